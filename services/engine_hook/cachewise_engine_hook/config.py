@@ -1,0 +1,100 @@
+"""Settings of the engine hook: one frozen dataclass for both of vLLM's processes.
+
+They come from `--additional-config '{"cachewise": {...}}'`, whose keys are the field names below, and from environment
+variables named CACHEWISE_ + the field's name in capitals, which win. A bad value stops start-up and names its source.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, get_type_hints
+
+ENVIRONMENT_PREFIX = "CACHEWISE_"
+
+
+class ConfigError(ValueError):
+    """A setting has an unusable value; the message names the setting and where it was set."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of the scheduler (EngineCore process) and of the middleware (API server process)."""
+
+    predictor: str = ""
+    """host:port of the predictor's gRPC server. Empty: no predictor; the eviction order is stock vLLM's."""
+
+    replica: str = field(default_factory=socket.gethostname)
+    """Name of this server on the wire. The scheduler appends /dpN for data-parallel rank N."""
+
+    tenant: str = "default"
+    """Whose curves serve this server's sessions."""
+
+    id_key: str = ""
+    """Key of the BLAKE2 hash that session ids go through before they leave the process. The same on both sides of a fleet."""
+
+    metrics_port: int = 0
+    """Port of the scheduler's own /metrics. 0: no port is opened."""
+
+    max_overtakes: int = 256
+    """A waiting request that others were admitted before this many times goes next."""
+
+    max_wait_s: float = 120.0
+    """A waiting request older than this goes next, whatever its prefix."""
+
+    max_sessions: int = 20_000
+    """Sessions that the engine remembers; the one idle longest is forgotten first."""
+
+    event_queue_size: int = 10_000
+    """Events that wait for the predictor; the oldest is dropped first, and counted."""
+
+    fallback: bool = False
+    """On a vLLM that the self-check does not accept: run as stock vLLM instead of refusing to start."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_overtakes", 1), ("max_sessions", 1), ("event_queue_size", 1), ("max_wait_s", 0)):
+            if not getattr(self, name) >= least:
+                raise ConfigError(f"{name} must be at least {least}, not {getattr(self, name)!r}")
+        if not 0 <= self.metrics_port <= 65_535:
+            raise ConfigError(f"metrics_port must be a port number or 0, not {self.metrics_port}")
+
+    @classmethod
+    def load(cls, additional_config: object, environ: Mapping[str, str]) -> Config:
+        """Reads the "cachewise" part of vLLM's additional_config, then the environment over it.
+
+        Raises ConfigError for an unknown key, a value of the wrong type and a value out of range.
+        """
+        section = additional_config.get("cachewise", {}) if isinstance(additional_config, Mapping) else {}
+        if not isinstance(section, Mapping):
+            raise ConfigError(f"--additional-config: cachewise must be an object, not {section!r}")
+        known = {f.name for f in fields(cls)}
+        if unknown := sorted(section.keys() - known):
+            raise ConfigError(
+                f"--additional-config: cachewise has no setting {unknown[0]!r}; it has {', '.join(sorted(known))}"
+            )
+        given: dict[str, tuple[str, object]] = {
+            k: (f"--additional-config cachewise.{k}", v) for k, v in section.items()
+        }
+        for name in known:
+            if (variable := ENVIRONMENT_PREFIX + name.upper()) in environ:
+                given[name] = (variable, environ[variable])
+        types = get_type_hints(cls)
+        return cls(**{name: _cast(source, value, types[name]) for name, (source, value) in given.items()})
+
+
+def _cast(source: str, value: object, kind: type) -> Any:
+    """value as kind: str as it is, bool from true/false/1/0, numbers from numbers or their text."""
+    text = str(value).strip()
+    try:
+        if kind is bool:
+            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+        if kind is not str and isinstance(value, bool):
+            raise ValueError(text)
+        number = kind(text if kind is not str else value)
+        if isinstance(number, float) and not math.isfinite(number):
+            raise ValueError(text)
+        return number
+    except (KeyError, ValueError, TypeError):
+        raise ConfigError(f"{source}: {value!r} is not a {kind.__name__}") from None

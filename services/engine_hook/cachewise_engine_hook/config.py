@@ -33,7 +33,7 @@ class Config:
     """Whose curves serve this server's sessions."""
 
     id_key: str = ""
-    """Key of the BLAKE2 hash that session ids go through before they leave the process. The same on both sides of a fleet."""
+    """Key of the hash that session ids go through before they leave the process: one for the fleet."""
 
     metrics_port: int = 0
     """Port of the scheduler's own /metrics. 0: no port is opened."""
@@ -54,7 +54,12 @@ class Config:
     """On a vLLM that the self-check does not accept: run as stock vLLM instead of refusing to start."""
 
     def __post_init__(self) -> None:
-        for name, least in (("max_overtakes", 1), ("max_sessions", 1), ("event_queue_size", 1), ("max_wait_s", 0)):
+        for name, least in (
+            ("max_overtakes", 1),
+            ("max_sessions", 1),
+            ("event_queue_size", 1),
+            ("max_wait_s", 0),
+        ):
             if not getattr(self, name) >= least:
                 raise ConfigError(f"{name} must be at least {least}, not {getattr(self, name)!r}")
         if not 0 <= self.metrics_port <= 65_535:
@@ -66,7 +71,9 @@ class Config:
 
         Raises ConfigError for an unknown key, a value of the wrong type and a value out of range.
         """
-        section = additional_config.get("cachewise", {}) if isinstance(additional_config, Mapping) else {}
+        section = (
+            additional_config.get("cachewise", {}) if isinstance(additional_config, Mapping) else {}
+        )
         if not isinstance(section, Mapping):
             raise ConfigError(f"--additional-config: cachewise must be an object, not {section!r}")
         known = {f.name for f in fields(cls)}
@@ -81,7 +88,9 @@ class Config:
             if (variable := ENVIRONMENT_PREFIX + name.upper()) in environ:
                 given[name] = (variable, environ[variable])
         types = get_type_hints(cls)
-        return cls(**{name: _cast(source, value, types[name]) for name, (source, value) in given.items()})
+        return cls(
+            **{name: _cast(source, value, types[name]) for name, (source, value) in given.items()}
+        )
 
 
 def _cast(source: str, value: object, kind: type) -> Any:

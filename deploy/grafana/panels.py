@@ -1,0 +1,359 @@
+"""What the dashboard shows: rows of panels, each with its PromQL queries.
+
+Read from left to right and top to bottom it answers: does the link to the predictor work, what does
+eviction cost, who waits, are the forecasts there in time and near the truth, do all tool calls
+arrive, and what do users feel of it. Counters are shown as rates over Grafana's $__rate_interval
+(four scrapes), histograms as quantiles over the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+RATE = "[$__rate_interval]"
+
+
+@dataclass(frozen=True)
+class Query:
+    """One PromQL expression and the legend of its series."""
+
+    expr: str
+    legend: str
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A graph over time, or (is_stat) one big number. unit is a Grafana unit id."""
+
+    title: str
+    description: str
+    unit: str
+    queries: tuple[Query, ...]
+    is_stat: bool = False
+    is_stacked: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """A titled group of panels."""
+
+    title: str
+    panels: tuple[Panel, ...]
+
+
+def per_second(metric: str, by: str = "") -> str:
+    """The rate of a counter, summed over everything or by a label."""
+    return f"sum{f' by ({by})' if by else ''} (rate({metric}{RATE}))"
+
+
+def ratio(part: str, whole: str) -> str:
+    """One counter's rate as a share of another's."""
+    return f"{per_second(part)} / {per_second(whole)}"
+
+
+def quantile(q: float, histogram: str, by: str = "") -> str:
+    """A quantile of a histogram, over everything or by a label."""
+    return (
+        f"histogram_quantile({q}, {per_second(f'{histogram}_bucket', f'le, {by}' if by else 'le')})"
+    )
+
+
+def p50_p99(histogram: str, name: str = "") -> tuple[Query, Query]:
+    """Median and 99th percentile of a histogram."""
+    prefix = f"{name} " if name else ""
+    return (
+        Query(quantile(0.5, histogram), f"{prefix}p50"),
+        Query(quantile(0.99, histogram), f"{prefix}p99"),
+    )
+
+
+VLLM_HIT_RATE = ratio("vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total")
+
+OVERVIEW = Row(
+    "Overview",
+    (
+        Panel(
+            "Predictor connected",
+            "1 if every engine has its forecast stream. Without it the order is stock vLLM's.",
+            "bool_yes_no",
+            (Query("min(cachewise_predictor_connected)", "connected"),),
+            is_stat=True,
+        ),
+        Panel(
+            "Store up",
+            "1 if every predictor reaches its store. At 0 it serves from memory.",
+            "bool_yes_no",
+            (Query("min(cachewise_predictor_store_up)", "up"),),
+            is_stat=True,
+        ),
+        Panel(
+            "Prefix hit rate",
+            "Share of prompt tokens that were found in the KV cache, by vLLM's own counters.",
+            "percentunit",
+            (
+                Query(
+                    VLLM_HIT_RATE,
+                    "hit rate",
+                ),
+            ),
+            is_stat=True,
+        ),
+        Panel(
+            "KV cache in use",
+            "Blocks that running requests hold, as a share of the pool (the fullest engine).",
+            "percentunit",
+            (Query("max(vllm:kv_cache_usage_perc)", "used"),),
+            is_stat=True,
+        ),
+        Panel(
+            "Forecasts per turn",
+            "Forecasts that arrived in the engines, for each turn that ended.",
+            "percentunit",
+            (
+                Query(
+                    "sum(increase(cachewise_forecasts_received_total[$__range]))"
+                    " / sum(increase(cachewise_turns_total[$__range]))",
+                    "forecasts per turn",
+                ),
+            ),
+            is_stat=True,
+        ),
+        Panel(
+            "Sessions",
+            "Sessions that the engines know.",
+            "short",
+            (Query("sum(cachewise_sessions)", "sessions"),),
+            is_stat=True,
+        ),
+    ),
+)
+
+CACHE = Row(
+    "Evictions and what they cost",
+    (
+        Panel(
+            "Evicted blocks",
+            "Cached blocks that were handed to another session, by the order that chose them.",
+            "short",
+            (Query(per_second("cachewise_evicted_blocks_total", "order"), "{{order}} order"),),
+            is_stacked=True,
+        ),
+        Panel(
+            "Recomputed tokens",
+            "Prompt tokens computed again that the session had computed before.",
+            "short",
+            (
+                Query(per_second("cachewise_prompt_tokens_total"), "prompt"),
+                Query(per_second("cachewise_hit_tokens_total"), "found in the cache"),
+                Query(per_second("cachewise_recomputed_tokens_total"), "recomputed"),
+            ),
+        ),
+        Panel(
+            "Hit rate",
+            "Share of prompt tokens found in the cache, as the scheduler and as vLLM count it.",
+            "percentunit",
+            (
+                Query(
+                    ratio("cachewise_hit_tokens_total", "cachewise_prompt_tokens_total"),
+                    "scheduler",
+                ),
+                Query(
+                    VLLM_HIT_RATE,
+                    "vLLM",
+                ),
+            ),
+        ),
+        Panel(
+            "KV blocks",
+            "free: empty; cached: of use, and evictable; used: held by running requests.",
+            "short",
+            (Query("sum by (state) (cachewise_blocks)", "{{state}}"),),
+            is_stacked=True,
+        ),
+    ),
+)
+
+WAITS = Row(
+    "Who waits",
+    (
+        Panel(
+            "Time in the waiting queue",
+            "Of the requests that were scheduled.",
+            "s",
+            p50_p99("cachewise_queue_seconds"),
+        ),
+        Panel(
+            "Oldest waiting request",
+            "Age of the request that has waited longest: the order must not starve it.",
+            "s",
+            (Query("max by (instance) (cachewise_waiting_age_seconds)", "{{instance}}"),),
+        ),
+        Panel(
+            "Requests",
+            "Waiting and running requests.",
+            "short",
+            (
+                Query("sum(cachewise_waiting_requests)", "waiting"),
+                Query("sum(vllm:num_requests_running)", "running"),
+            ),
+        ),
+        Panel(
+            "Scheduled, overtaken, preempted",
+            "Requests scheduled, times that one was overtaken, and preemptions.",
+            "reqps",
+            (
+                Query(per_second("cachewise_requests_scheduled_total"), "scheduled"),
+                Query(per_second("cachewise_overtakes_total"), "overtaken"),
+                Query(per_second("vllm:num_preemptions_total"), "preempted"),
+            ),
+        ),
+        Panel(
+            "Sessions by state",
+            "running and waiting: with a request in the engine; idle: in a tool call, or gone.",
+            "short",
+            (
+                Query("sum by (state) (cachewise_sessions)", "{{state}}"),
+                Query("sum(cachewise_sessions_with_forecast)", "with a forecast"),
+            ),
+        ),
+    ),
+)
+
+FORECASTS = Row(
+    "Forecasts",
+    (
+        Panel(
+            "Delivered forecasts by source",
+            "Forecasts that arrived in the engines, by the curve that they come from.",
+            "short",
+            (
+                Query(
+                    per_second("cachewise_forecasts_received_total", "source"),
+                    "{{source}}",
+                ),
+            ),
+            is_stacked=True,
+        ),
+        Panel(
+            "Forecast delay",
+            "From the end of a turn in the engine to the arrival of its forecast.",
+            "s",
+            p50_p99("cachewise_forecast_delay_seconds"),
+        ),
+        Panel(
+            "Forecast median and real waits",
+            "Medians and 90th percentiles of forecast waits, and of those that came about.",
+            "s",
+            (
+                Query(quantile(0.5, "cachewise_predictor_forecast_p50_seconds"), "forecast p50"),
+                Query(quantile(0.9, "cachewise_predictor_forecast_p50_seconds"), "forecast p90"),
+                Query(quantile(0.5, "cachewise_predictor_wait_seconds"), "wait p50"),
+                Query(quantile(0.9, "cachewise_predictor_wait_seconds"), "wait p90"),
+            ),
+        ),
+        Panel(
+            "Made and sent by the predictor",
+            "Forecasts made by source, and forecasts pushed to engines.",
+            "short",
+            (
+                Query(
+                    per_second("cachewise_predictor_forecasts_total", "source"),
+                    "made from {{source}}",
+                ),
+                Query(per_second("cachewise_predictor_forecasts_sent_total"), "sent"),
+            ),
+        ),
+        Panel(
+            "Samples behind the model",
+            "Finished and censored intervals that the curves were learned from.",
+            "short",
+            (Query("max(cachewise_predictor_model_samples)", "intervals"),),
+        ),
+    ),
+)
+
+EVENTS = Row(
+    "Tool calls and events",
+    (
+        Panel(
+            "Tool calls",
+            "Seen in responses, and arrived at the predictor: equal when all is well.",
+            "short",
+            (
+                Query(per_second("cachewise_tool_calls_total"), "in responses"),
+                Query(per_second("cachewise_predictor_tool_calls_total"), "at the predictor"),
+            ),
+        ),
+        Panel(
+            "Turns by outcome",
+            "How turns end: in a tool call, waiting for a person, cut short, or aborted.",
+            "short",
+            (Query(per_second("cachewise_turns_total", "outcome"), "{{outcome}}"),),
+            is_stacked=True,
+        ),
+        Panel(
+            "Events",
+            "Events that engines report; dropped ones are lost, failed ones are sent again.",
+            "short",
+            (
+                Query(per_second("cachewise_events_total", "kind"), "{{kind}}"),
+                Query(per_second("cachewise_events_dropped_total"), "dropped"),
+                Query(per_second("cachewise_events_failed_total"), "failed to send"),
+                Query(per_second("cachewise_predictor_duplicate_events_total"), "sent twice"),
+                Query(per_second("cachewise_predictor_rejected_events_total"), "rejected"),
+            ),
+        ),
+        Panel(
+            "Intervals",
+            "Open waits, and how they end: the session came back (finished) or did not (censored).",
+            "short",
+            (
+                Query("sum(cachewise_predictor_open_intervals)", "open"),
+                Query(
+                    per_second("cachewise_predictor_intervals_total", "end"), "{{end}} per second"
+                ),
+            ),
+        ),
+        Panel(
+            "Predictor calls, p99",
+            "99th percentile of the predictor's gRPC calls.",
+            "s",
+            (Query(quantile(0.99, "cachewise_predictor_rpc_seconds", "method"), "{{method}}"),),
+        ),
+        Panel(
+            "Engines watching",
+            "Forecast streams that are open.",
+            "short",
+            (Query("sum(cachewise_predictor_watchers)", "streams"),),
+        ),
+    ),
+)
+
+LATENCY = Row(
+    "What users feel (vLLM's own metrics)",
+    (
+        Panel(
+            "Time to first token",
+            "From the arrival of a request to its first token.",
+            "s",
+            p50_p99("vllm:time_to_first_token_seconds"),
+        ),
+        Panel(
+            "Request latency",
+            "From the arrival of a request to its last token.",
+            "s",
+            p50_p99("vllm:e2e_request_latency_seconds"),
+        ),
+        Panel(
+            "Tokens",
+            "Prompt and generated tokens per second.",
+            "short",
+            (
+                Query(per_second("vllm:prompt_tokens_total"), "prompt"),
+                Query(per_second("vllm:generation_tokens_total"), "generated"),
+            ),
+        ),
+    ),
+)
+
+ROWS = (OVERVIEW, CACHE, WAITS, FORECASTS, EVENTS, LATENCY)

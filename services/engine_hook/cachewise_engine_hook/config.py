@@ -1,7 +1,8 @@
 """Settings of the engine hook: one frozen dataclass for both of vLLM's processes.
 
-They come from `--additional-config '{"cachewise": {...}}'`, whose keys are the field names below, and from environment
-variables named CACHEWISE_ + the field's name in capitals, which win. A bad value stops start-up and names its source.
+They come from `--additional-config '{"cachewise": {...}}'`, whose keys are the field names below,
+and from environment variables named CACHEWISE_ + the field's name in capitals, which win. A bad
+value stops start-up and names its source.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Config:
     """Settings of the scheduler (EngineCore process) and of the middleware (API server process)."""
 
     predictor: str = ""
-    """host:port of the predictor's gRPC server. Empty: no predictor; the eviction order is stock vLLM's."""
+    """host:port of the predictor's gRPC server. Empty: none; blocks go in stock vLLM's order."""
 
     replica: str = field(default_factory=socket.gethostname)
     """Name of this server on the wire. The scheduler appends /dpN for data-parallel rank N."""
@@ -33,7 +34,7 @@ class Config:
     """Whose curves serve this server's sessions."""
 
     id_key: str = ""
-    """Key of the hash that session ids go through before they leave the process: one for the fleet."""
+    """Key of the hash that session ids go through before they leave the process; one per fleet."""
 
     metrics_port: int = 0
     """Port of the scheduler's own /metrics. 0: no port is opened."""
@@ -51,7 +52,7 @@ class Config:
     """Events that wait for the predictor; the oldest is dropped first, and counted."""
 
     fallback: bool = False
-    """On a vLLM that the self-check does not accept: run as stock vLLM instead of refusing to start."""
+    """On a vLLM that the self-check refuses: run as stock vLLM instead of not starting."""
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -79,7 +80,8 @@ class Config:
         known = {f.name for f in fields(cls)}
         if unknown := sorted(section.keys() - known):
             raise ConfigError(
-                f"--additional-config: cachewise has no setting {unknown[0]!r}; it has {', '.join(sorted(known))}"
+                f"--additional-config: cachewise has no setting {unknown[0]!r}; "
+                f"it has {', '.join(sorted(known))}"
             )
         given: dict[str, tuple[str, object]] = {
             k: (f"--additional-config cachewise.{k}", v) for k, v in section.items()

@@ -1,0 +1,285 @@
+"""The predictive free queue: vLLM's free list, which can also hand out blocks by forecast.
+
+It keeps vLLM's own order, least recently used first, as a doubly linked list through the blocks,
+and beside it the same cached blocks in groups. A group holds the free blocks of one set of owners:
+the sessions whose requests have used them. Blocks without content come first, as in stock vLLM.
+Then, if any idle session has a forecast, the victim is the group that is wanted last; a group is
+wanted as soon as the first of its owners returns. Within a group the oldest block goes first, and
+vLLM frees a request's blocks tail first, so the tail of a session goes before its head.
+
+Why an ancestor never goes before its descendant: whoever used a block also used all its ancestors,
+so an ancestor's owners include its descendant's; the minimum over more owners is never later, and
+ties go to the group with fewer owners.
+
+Without any forecast the linked list decides alone: the order is stock vLLM's, block for block.
+
+Handing out n blocks costs O(n) plus, once per step, sorting the groups (a few per session).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from cachewise_engine_hook.sessions import anonymous_owner
+
+MAX_OWNERS = 16
+"""A block of more sessions than this is everybody's (a system prompt): wanted at once, always."""
+
+
+class Block(Protocol):
+    """What the queue uses of vLLM's KVCacheBlock."""
+
+    block_id: int
+    prev_free_block: Block | None
+    next_free_block: Block | None
+
+    @property
+    def block_hash(self) -> object | None: ...
+
+
+class Reuse(Protocol):
+    """What the queue asks of the session table."""
+
+    @property
+    def can_rank(self) -> bool: ...
+
+    def time_to_reuse(self, key: str, now: float) -> float: ...
+
+
+class _End:
+    """A sentinel of the linked list; has the two links that every block has."""
+
+    block_id = -1
+    block_hash = None
+
+    def __init__(self) -> None:
+        self.prev_free_block: Block | None = None
+        self.next_free_block: Block | None = None
+
+
+class _Group:
+    """The free blocks of one set of owners, the next victim first. No owners: everybody's."""
+
+    __slots__ = ("blocks", "owners")
+
+    def __init__(self, owners: frozenset[str]) -> None:
+        self.owners = owners
+        self.blocks: OrderedDict[int, Block] = OrderedDict()
+
+    def wanted_in(self, reuse: Reuse, now: float) -> float:
+        if not self.owners:
+            return 0.0
+        return min(reuse.time_to_reuse(owner, now) for owner in self.owners)
+
+
+class PredictiveFreeQueue:
+    """Stands in for vLLM's FreeKVCacheBlockQueue, with the same methods.
+
+    The scheduler calls begin_step once per step, and claim before a request's blocks are freed.
+    """
+
+    def __init__(self, blocks: list[Block], num_blocks: int, reuse: Reuse) -> None:
+        """blocks: the free blocks in eviction order; num_blocks: the size of the whole pool."""
+        self.num_free_blocks = 0
+        self.evicted_by_forecast = 0
+        self.evicted_in_stock_order = 0
+        self._reuse = reuse
+        self._now = 0.0
+        self._head: Block = _End()
+        self._tail: Block = _End()
+        self._head.next_free_block, self._tail.prev_free_block = self._tail, self._head
+        # The owners' group of each block that has had an owner since its content was written.
+        self._group_of: list[_Group | None] = [None] * num_blocks
+        self._groups: dict[frozenset[str], _Group] = {}
+        self._ranking: list[_Group] | None = None
+        self._link(blocks, self._head)
+        self.num_free_blocks = len(blocks)
+
+    def begin_step(self, now: float) -> None:
+        """Ranks are made anew, for this moment, when they are next needed."""
+        self._now = now
+        self._ranking = None
+
+    def claim(self, owner: str, blocks: Iterable[Block]) -> None:
+        """These blocks hold a prefix of the owner's; they are in use, about to be freed."""
+        known: dict[int, _Group] = {}
+        for block in blocks:
+            group = self._group_of[block.block_id]
+            if (claimed := known.get(id(group))) is None:
+                claimed = known[id(group)] = self._group_with(group, owner)
+            self._group_of[block.block_id] = claimed
+
+    def block_counts(self) -> dict[str, int]:
+        """Blocks in use, free with content, and free without; safe to ask from another thread."""
+        cached = sum(len(g.blocks) for g in list(self._groups.values()))
+        free = self.num_free_blocks
+        return {"used": len(self._group_of) - free, "cached": cached, "free": free - cached}
+
+    # ---- vLLM's interface -----------------------------------------------------------------------
+
+    def popleft(self) -> Block:
+        if self.num_free_blocks == 0:
+            raise ValueError("No free blocks available")
+        return self.popleft_n(1)[0]
+
+    def popleft_n(self, n: int) -> list[Block]:
+        assert self.num_free_blocks >= n
+        taken: list[Block] = []
+        self._take_without_content(n, taken)
+        if len(taken) < n and self._reuse.can_rank:
+            self._take_by_forecast(n, taken)
+        while len(taken) < n:
+            block = self._head.next_free_block
+            assert block is not None
+            self.evicted_in_stock_order += block.block_hash is not None
+            taken.append(self._take(block))
+        return taken
+
+    def remove(self, block: Block) -> None:
+        """Takes a block out of the queue that is about to be used again, by a prefix hit."""
+        if block.prev_free_block is None or block.next_free_block is None:
+            raise RuntimeError(f"remove() called on an invalid block: {block}")
+        self._unlink(block)
+        if (group := self._group_of[block.block_id]) is not None:
+            del group.blocks[block.block_id]
+            self._drop_if_empty(group)
+
+    def append(self, block: Block) -> None:
+        self.append_n([block])
+
+    def append_n(self, blocks: list[Block]) -> None:
+        """Cached blocks, in eviction order."""
+        if not blocks:
+            return
+        assert self._tail.prev_free_block is not None
+        self._link(blocks, self._tail.prev_free_block)
+        self.num_free_blocks += len(blocks)
+        for block in blocks:
+            group = self._group_of[block.block_id]
+            if group is None:
+                group = self._group_of[block.block_id] = self._group_with(
+                    None, anonymous_owner(self._now)
+                )
+            elif not group.blocks:
+                group = self._group_of[block.block_id] = self._interned(group.owners)
+            group.blocks[block.block_id] = block
+        self._ranking = None
+
+    def prepend_n(self, blocks: list[Block]) -> None:
+        """Blocks without content: nobody's, and the first to be handed out."""
+        for block in blocks:
+            self._group_of[block.block_id] = None
+        self._link(blocks, self._head)
+        self.num_free_blocks += len(blocks)
+
+    def get_all_free_blocks(self) -> list[Block]:
+        return list(self.iter_blocks_after(None))
+
+    def iter_blocks_after(self, cursor: Block | None) -> Iterator[Block]:
+        """The free blocks in eviction order, from the one after cursor on."""
+        blocks = self._in_eviction_order()
+        if cursor is not None:
+            for block in blocks:
+                if block is cursor:
+                    break
+        yield from blocks
+
+    # ---- steps ----------------------------------------------------------------------------------
+
+    def _take_without_content(self, n: int, taken: list[Block]) -> None:
+        """Blocks of no group are always a run at the head of the list (see prepend_n)."""
+        block = self._head.next_free_block
+        while len(taken) < n and block is not self._tail:
+            assert block is not None
+            if self._group_of[block.block_id] is not None:
+                return
+            following = block.next_free_block
+            self._unlink(block)
+            taken.append(block)
+            block = following
+
+    def _take_by_forecast(self, n: int, taken: list[Block]) -> None:
+        ranking = self._ranked()
+        while len(taken) < n and ranking:
+            group = ranking[-1]
+            while len(taken) < n and group.blocks:
+                _, block = group.blocks.popitem(last=False)
+                self.evicted_by_forecast += block.block_hash is not None
+                self._unlink(block)
+                self._group_of[block.block_id] = None
+                taken.append(block)
+            if not group.blocks:
+                ranking.pop()
+                self._drop_if_empty(group)
+
+    def _ranked(self) -> list[_Group]:
+        """The groups, the next victim last."""
+        if self._ranking is None:
+            # A group claimed by a request whose blocks all stayed in use is empty: forget it.
+            self._groups = {owners: g for owners, g in self._groups.items() if g.blocks}
+            self._ranking = sorted(self._groups.values(), key=self._rank)
+        return self._ranking
+
+    def _rank(self, group: _Group) -> tuple[float, float]:
+        owners = len(group.owners) or math.inf
+        return (group.wanted_in(self._reuse, self._now), -owners)
+
+    def _in_eviction_order(self) -> Iterator[Block]:
+        block = self._head.next_free_block
+        ranked = self._reuse.can_rank
+        while block is not self._tail and block is not None:
+            if ranked and self._group_of[block.block_id] is not None:
+                break
+            yield block
+            block = block.next_free_block
+        if ranked:
+            for group in reversed(self._ranked()):
+                yield from group.blocks.values()
+
+    def _take(self, block: Block) -> Block:
+        """Takes a block out of list and group; its content, and so its owners, are gone."""
+        self._unlink(block)
+        group = self._group_of[block.block_id]
+        if group is not None:
+            del group.blocks[block.block_id]
+            self._group_of[block.block_id] = None
+            self._drop_if_empty(group)
+        return block
+
+    def _group_with(self, group: _Group | None, owner: str) -> _Group:
+        """The group of the same blocks once the owner has used them too."""
+        if group is None:
+            return self._interned(frozenset((owner,)))
+        if not group.owners or owner in group.owners:
+            return group
+        owners = group.owners | {owner}
+        return self._interned(owners if len(owners) <= MAX_OWNERS else frozenset())
+
+    def _interned(self, owners: frozenset[str]) -> _Group:
+        group = self._groups.get(owners)
+        if group is None:
+            group = self._groups[owners] = _Group(owners)
+        return group
+
+    def _drop_if_empty(self, group: _Group) -> None:
+        # Blocks in use may still name the group; append_n finds its successor by its owners.
+        if not group.blocks and self._groups.get(group.owners) is group:
+            del self._groups[group.owners]
+
+    def _link(self, blocks: list[Block], after: Block) -> None:
+        before = after.next_free_block
+        assert before is not None
+        for block in blocks:
+            block.prev_free_block, after.next_free_block = after, block
+            after = block
+        after.next_free_block, before.prev_free_block = before, after
+
+    def _unlink(self, block: Block) -> None:
+        prev, following = block.prev_free_block, block.next_free_block
+        assert prev is not None and following is not None
+        prev.next_free_block, following.prev_free_block = following, prev
+        block.prev_free_block = block.next_free_block = None
+        self.num_free_blocks -= 1

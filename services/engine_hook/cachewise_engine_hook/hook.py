@@ -1,0 +1,147 @@
+"""The engine's side of the life of a tool call, on one screen.
+
+    request_arrived   the session's idle spell is over; it is announced to the predictor
+    begin_step        forecasts are taken from the inbox; both queues learn the time
+    end_step          who was admitted, after how long, and what had to be computed again
+    request_finished  an idle spell begins; its forecast will come up the link
+    blocks_freed      the request's blocks become the session's, before they enter the free queue
+
+Called by the scheduler, in its thread. No vLLM here: requests and blocks are what the protocols of
+waiting_queue.py and free_queue.py say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from cachewise_engine_hook.config import Config
+from cachewise_engine_hook.forecasts import ForecastLink
+from cachewise_engine_hook.free_queue import Block, PredictiveFreeQueue
+from cachewise_engine_hook.identity import hash_session
+from cachewise_engine_hook.metrics import Counts
+from cachewise_engine_hook.sessions import ForecastUpdate, Session, SessionTable, anonymous_owner
+from cachewise_engine_hook.waiting_queue import PrefixAwareQueue, WaitingRequest
+
+
+class Request(WaitingRequest, Protocol):
+    """What the hook uses of vLLM's Request."""
+
+    session_id: str | None
+    num_prompt_tokens: int
+    num_computed_tokens: int
+
+
+class EngineHook:
+    """All of CacheWise's state in one engine."""
+
+    def __init__(
+        self,
+        config: Config,
+        sessions: SessionTable,
+        free_queue: PredictiveFreeQueue,
+        waiting_queue: PrefixAwareQueue[Request],
+        link: ForecastLink | None,
+    ) -> None:
+        """link: None without a predictor."""
+        self.counts = Counts()
+        self.sessions, self.free_queue, self.waiting_queue = sessions, free_queue, waiting_queue
+        self.link = link
+        self._id_key = config.id_key
+        self._session_of: dict[str, str] = {}
+        """Session key of each request in the engine that has one."""
+
+    def request_arrived(self, request: Request, now: float) -> None:
+        self.waiting_queue.now = now
+        if not request.session_id:
+            return
+        key = hash_session(request.session_id, self._id_key)
+        self._session_of[request.request_id] = key
+        self.sessions.request_arrived(key, now)
+        if self.link is not None:
+            self.link.announce(key)
+            for forgotten in self.sessions.forgotten:
+                self.link.withdraw(forgotten)
+        self.sessions.forgotten.clear()
+
+    def begin_step(self, now: float) -> None:
+        if self.link is not None:
+            for update in self.link.take():
+                self._take_forecast(update, now)
+        self.free_queue.begin_step(now)
+        self.waiting_queue.begin_step(now)
+
+    def end_step(self, scheduled_tokens: Mapping[str, int]) -> None:
+        """scheduled_tokens: tokens of each request in this step, already in num_computed_tokens."""
+        for request, waited_s in self.waiting_queue.end_step():
+            self.counts.queue_s.observe(waited_s)
+            self._count_admission(request, scheduled_tokens.get(request.request_id, 0))
+
+    def request_finished(self, request: Request, now: float) -> None:
+        if (key := self._session_of.get(request.request_id)) is not None:
+            self.sessions.request_left(key, now)
+
+    def blocks_freed(
+        self, request: Request, blocks: Iterable[Block], now: float, for_good: bool
+    ) -> None:
+        """The request is about to give its blocks back: for good, or because it is preempted.
+
+        A KV connector may keep a finished request's blocks for a while, so this can come late.
+        """
+        key = self._session_of.get(request.request_id)
+        self.free_queue.claim(key or anonymous_owner(now), blocks)
+        if key is None:
+            return
+        if for_good:
+            del self._session_of[request.request_id]
+        if (session := self.sessions.get(key)) is not None:
+            session.context_tokens = request.num_computed_tokens
+
+    def stop(self) -> None:
+        if self.link is not None:
+            self.link.stop()
+
+    # ---- steps ----------------------------------------------------------------------------------
+
+    def _take_forecast(self, update: ForecastUpdate, now: float) -> None:
+        if update.forecast is not None:
+            self.counts.forecasts_received[update.forecast.source] += 1
+        if reason := self.sessions.apply(update):
+            self.counts.forecasts_dropped[reason] += 1
+        elif (session := self.sessions.get(update.session)) is not None and update.forecast:
+            self.counts.forecast_delay_s.observe(max(now - session.idle_since, 0.0))
+
+    def _count_admission(self, request: Request, tokens_in_step: int) -> None:
+        hit = request.num_computed_tokens - tokens_in_step
+        self.counts.requests += 1
+        self.counts.prompt_tokens += request.num_prompt_tokens
+        self.counts.hit_tokens += hit
+        key = self._session_of.get(request.request_id)
+        if key is not None and (session := self.sessions.get(key)) is not None:
+            known = min(session.context_tokens, request.num_prompt_tokens)
+            self.counts.recomputed_tokens += max(known - hit, 0)
+
+    # ---- what metrics.py reads, from another thread ---------------------------------------------
+
+    def evicted(self) -> dict[str, int]:
+        queue = self.free_queue
+        return {"forecast": queue.evicted_by_forecast, "stock": queue.evicted_in_stock_order}
+
+    def overtakes(self) -> int:
+        return self.waiting_queue.overtakes
+
+    def waiting(self) -> tuple[int, float]:
+        return len(self.waiting_queue), self.waiting_queue.oldest_wait_s()
+
+    def waiting_sessions(self) -> set[str]:
+        requests = self.waiting_queue.request_ids()
+        return {key for r in requests if (key := self._session_of.get(r)) is not None}
+
+    def blocks(self) -> dict[str, int]:
+        return self.free_queue.block_counts()
+
+    def session_list(self) -> list[Session]:
+        return self.sessions.snapshot()
+
+    def predictor_connected(self) -> bool:
+        return self.link is not None and self.link.connected

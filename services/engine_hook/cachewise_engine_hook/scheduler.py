@@ -1,0 +1,149 @@
+"""CacheWise's scheduler class for vLLM, and the only file that imports vLLM.
+
+    vllm serve MODEL --scheduler-cls cachewise_engine_hook.scheduler.CacheWiseScheduler
+
+It subclasses vLLM's own scheduler and changes who goes next, never how a step is built: the waiting
+queue and the pool's free queue are replaced by ours, and a few methods tell the hook what happens.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from typing import Any
+
+import vllm
+from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.request_queue import RequestQueue
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from cachewise_engine_hook import check
+from cachewise_engine_hook.config import Config
+from cachewise_engine_hook.forecasts import ForecastLink
+from cachewise_engine_hook.free_queue import PredictiveFreeQueue
+from cachewise_engine_hook.hook import EngineHook, Request
+from cachewise_engine_hook.metrics import EngineCollector, serve
+from cachewise_engine_hook.sessions import SessionTable
+from cachewise_engine_hook.waiting_queue import PrefixAwareQueue
+
+# A child of vLLM's logger, so that its handlers and levels hold for ours.
+logger = logging.getLogger("vllm.cachewise")
+
+
+class CacheWiseScheduler(Scheduler):
+    """vLLM's scheduler with CacheWise's order; CacheWiseAsyncScheduler under async scheduling.
+
+    Raises ConfigError for a bad setting and UnsupportedVllm for a vLLM that the hook does not know.
+    """
+
+    clock = staticmethod(time.monotonic)
+    """Seconds; the only clock that decisions see."""
+
+    def __new__(cls, vllm_config: Any, *args: Any, **kwargs: Any) -> CacheWiseScheduler:
+        # Nothing in vLLM checks that the base fits; the wrong one costs much (vLLM PR 43724).
+        if cls is CacheWiseScheduler and vllm_config.scheduler_config.async_scheduling:
+            cls = CacheWiseAsyncScheduler
+        return object.__new__(cls)
+
+    def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(vllm_config, *args, **kwargs)
+        config = Config.load(vllm_config.additional_config, os.environ)
+        self._hook: EngineHook | None = None
+        problems = self._problems()
+        if problems and config.fallback:
+            logger.error("CacheWise is off, this is stock vLLM: %s", "; ".join(problems))
+            return
+        check.raise_if(problems)
+        self._hook = self._install(config)
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        hook = self._hook
+        if hook is None:
+            return super().schedule(*args, **kwargs)
+        hook.begin_step(self.clock())
+        output = super().schedule(*args, **kwargs)
+        hook.end_step(output.num_scheduled_tokens)
+        return output
+
+    def add_request(self, request: Any) -> None:
+        # A known id is the next chunk of a streaming-input session, not a new request.
+        if self._hook is not None and request.request_id not in self.requests:
+            self._hook.request_arrived(request, self.clock())
+        super().add_request(request)
+
+    def _free_request_blocks(self, request: Any) -> Any:
+        if self._hook is not None:
+            groups = self.kv_cache_manager.get_blocks(request.request_id).blocks
+            blocks = (block for group in groups for block in group if not block.is_null)
+            self._hook.blocks_freed(request, blocks, self.clock(), request.is_finished())
+        return super()._free_request_blocks(request)
+
+    def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._hook is not None:
+            self._hook.request_finished(request, self.clock())
+        return super()._free_request(request, *args, **kwargs)
+
+    def shutdown(self) -> None:
+        if self._hook is not None:
+            self._hook.stop()
+        super().shutdown()
+
+    # ---- start-up -------------------------------------------------------------------------------
+
+    def _problems(self) -> list[str]:
+        pool = getattr(self.kv_cache_manager, "block_pool", None)
+        return [
+            *check.version_problems(vllm.__version__),
+            *check.class_problems(Scheduler),
+            *check.attribute_problems("Scheduler", self, check.SCHEDULER_ATTRIBUTES),
+            *check.attribute_problems("BlockPool", pool, check.BLOCK_POOL_ATTRIBUTES),
+            *check.replacement_problems(FreeKVCacheBlockQueue, PredictiveFreeQueue),
+            *check.replacement_problems(RequestQueue, PrefixAwareQueue),
+        ]
+
+    def _install(self, config: Config) -> EngineHook:
+        pool = self.kv_cache_manager.block_pool
+        rank = self.parallel_config.data_parallel_index
+        replica = f"{config.replica}/dp{rank}" if rank else config.replica
+        link = ForecastLink(config.predictor, replica, config.tenant) if config.predictor else None
+        sessions = SessionTable(config.max_sessions)
+        free = pool.free_block_queue.get_all_free_blocks()
+        free_queue = PredictiveFreeQueue(free, pool.num_gpu_blocks, sessions)
+        waiting: PrefixAwareQueue[Request] = PrefixAwareQueue(
+            self._missing_blocks,
+            config.max_overtakes,
+            config.max_wait_s,
+            by_priority=self.scheduler_config.policy == "priority",
+        )
+        hook = EngineHook(config, sessions, free_queue, waiting, link)
+        pool.free_block_queue, self.waiting = free_queue, waiting
+        if link is not None:
+            link.start()
+        if config.metrics_port:
+            serve(EngineCollector(hook), config.metrics_port + rank)
+        logger.info("CacheWise is on: predictor %s", config.predictor or "none")
+        return hook
+
+    def _missing_blocks(self, request: Any) -> int:
+        """a_i: blocks that the request needs and that are not resident.
+
+        The resident part of a chain is a prefix (blocks are evicted tail first), so a binary search
+        finds its end. get_cached_block counts no hit and touches nothing.
+        """
+        pool, hashes = self.kv_cache_manager.block_pool, request.block_hashes
+        low, high = 0, len(hashes)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if pool.get_cached_block(hashes[middle - 1], [0]):
+                low = middle
+            else:
+                high = middle - 1
+        resident_tokens = low * pool.hash_block_size
+        missing_tokens: int = request.num_tokens - resident_tokens
+        return -(-missing_tokens // int(self.block_size))
+
+
+class CacheWiseAsyncScheduler(CacheWiseScheduler, AsyncScheduler):
+    """The same over vLLM's AsyncScheduler."""

@@ -1,0 +1,141 @@
+"""What the engine knows of each session: whether it is here, since when it is away, its forecast.
+
+A session is active while it has a request in the engine and idle otherwise; a forecast speaks of
+one idle spell and is dropped when the session's next request arrives. The table is bounded: beyond
+the limit the session idle longest is forgotten, and its blocks count as never wanted again.
+
+Requests without a session id are not in the table. Their blocks belong to the quarter minute in
+which they were freed, which ranks them by age as LRU does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from cachewise_engine_hook.policy import Forecast, remaining_without_forecast
+
+_ANONYMOUS = "~"
+_ANONYMOUS_SPELL_S = 15.0
+
+
+def anonymous_owner(now: float) -> str:
+    """The owner of blocks that no session claims, freed now."""
+    return f"{_ANONYMOUS}{int(now // _ANONYMOUS_SPELL_S)}"
+
+
+@dataclass(slots=True)
+class Session:
+    """One session's state; times are seconds of the engine's monotonic clock."""
+
+    key: str
+    active_requests: int = 0
+    arrived_at: float = -math.inf
+    idle_since: float = -math.inf
+    context_tokens: int = 0
+    """Tokens of its last request that had been computed when the request gave its blocks back."""
+    forecast: Forecast | None = None
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastUpdate:
+    """What the forecast link brings: a session's forecast, or that it has ended."""
+
+    session: str
+    opened_at: float
+    """When the interval opened, in seconds of the engine's monotonic clock."""
+    forecast: Forecast | None
+    ended: bool = False
+
+
+class SessionTable:
+    """All sessions that the engine remembers, the one heard of longest ago first."""
+
+    def __init__(self, max_sessions: int) -> None:
+        self.max_sessions = max_sessions
+        self.with_forecast = 0
+        self.forgotten: list[str] = []
+        """Keys dropped since the scheduler last looked; the scheduler clears it."""
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._sessions
+
+    def get(self, key: str) -> Session | None:
+        return self._sessions.get(key)
+
+    def snapshot(self) -> list[Session]:
+        """The sessions now, safe to take from another thread."""
+        return list(self._sessions.values())
+
+    def request_arrived(self, key: str, now: float) -> Session:
+        """The session's next request is here: its idle spell and its forecast are over."""
+        session = self._sessions.get(key)
+        if session is None:
+            session = self._sessions[key] = Session(key)
+            self._forget_oldest()
+        self._sessions.move_to_end(key)
+        session.active_requests += 1
+        session.arrived_at = now
+        session.ended = False
+        self._set_forecast(session, None)
+        return session
+
+    def request_left(self, key: str, now: float) -> None:
+        """A request of the session has finished or was aborted."""
+        session = self._sessions.get(key)
+        if session is None or session.active_requests == 0:
+            return
+        session.active_requests -= 1
+        session.idle_since = now
+
+    def apply(self, update: ForecastUpdate) -> str:
+        """Takes a forecast; "" if it was taken, else why not: "unknown", "returned" or "stale"."""
+        session = self._sessions.get(update.session)
+        if session is None:
+            return "unknown"
+        if session.active_requests:
+            return "returned"
+        if update.opened_at < session.arrived_at:
+            return "stale"
+        self._set_forecast(session, update.forecast)
+        session.ended = update.ended
+        return ""
+
+    def time_to_reuse(self, key: str, now: float) -> float:
+        """Expected seconds until the session's next request; inf for ended and forgotten ones."""
+        session = self._sessions.get(key)
+        if session is None and key.startswith(_ANONYMOUS):
+            return remaining_without_forecast(now - int(key[1:]) * _ANONYMOUS_SPELL_S)
+        if session is None or session.ended:
+            return math.inf
+        if session.active_requests:
+            return 0.0
+        if session.forecast is None:
+            return remaining_without_forecast(now - session.idle_since)
+        return session.forecast.remaining(now - session.idle_since)
+
+    @property
+    def can_rank(self) -> bool:
+        """Whether any idle session has a forecast; without one the order is stock vLLM's."""
+        return self.with_forecast > 0
+
+    def _set_forecast(self, session: Session, forecast: Forecast | None) -> None:
+        self.with_forecast += (forecast is not None) - (session.forecast is not None)
+        session.forecast = forecast
+
+    def _forget_oldest(self) -> None:
+        if len(self._sessions) <= self.max_sessions:
+            return
+        # Active sessions are few and recent: the first idle one is found after a few steps.
+        for key, session in self._sessions.items():
+            if not session.active_requests:
+                self._set_forecast(session, None)
+                del self._sessions[key]
+                self.forgotten.append(key)
+                return

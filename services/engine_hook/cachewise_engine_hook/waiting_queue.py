@@ -1,0 +1,160 @@
+"""The prefix-aware waiting queue: the request with the fewest blocks still to allocate goes first.
+
+a_i = blocks that request i needs - blocks of its prefix that are resident (paper, section 4). Small
+a_i first keeps the sessions running whose prefix is here, before others push it out. Left alone
+that starves whoever has nothing resident, so overtaking is bounded: a request that others were
+admitted before max_overtakes times, or that has waited max_wait_s, goes next, oldest first.
+Preempted requests come before all: they lost their blocks through no fault of their own. With
+vLLM's priority policy, `priority` decides first.
+
+The order is by tuples (priority, not preempted, not due, a_i, arrival). a_i is looked up once per
+step and request; the look-up has no side effects on vLLM's hit statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+
+class WaitingRequest(Protocol):
+    """What the queue uses of vLLM's Request."""
+
+    request_id: str
+    priority: int
+    arrival_time: float
+    num_preemptions: int
+
+
+R = TypeVar("R", bound=WaitingRequest)
+
+
+@dataclass(slots=True)
+class _Entry(Generic[R]):
+    request: R
+    order: int
+    """Place in the order of arrival."""
+    since: float
+    overtakes: int = 0
+    missing_blocks: int | None = None
+    """a_i in this step, once somebody has asked."""
+
+
+class PrefixAwareQueue(Generic[R]):
+    """A vLLM RequestQueue. The scheduler brackets each step with begin_step and end_step."""
+
+    def __init__(
+        self,
+        missing_blocks: Callable[[R], int],
+        max_overtakes: int,
+        max_wait_s: float,
+        by_priority: bool = False,
+    ) -> None:
+        """missing_blocks: a_i of a request now, in blocks."""
+        self.now = 0.0
+        self.overtakes = 0
+        self._missing_blocks = missing_blocks
+        self._max_overtakes, self._max_wait_s = max_overtakes, max_wait_s
+        self._by_priority = by_priority
+        self._entries: dict[str, _Entry[R]] = {}
+        self._popped: dict[str, _Entry[R]] = {}
+        self._first: _Entry[R] | None = None
+        self._arrivals = 0
+
+    def begin_step(self, now: float) -> None:
+        """Pools and clocks have moved: a_i and the order are made anew when next asked for."""
+        self.now = now
+        self._first = None
+        self._popped.clear()
+        for entry in self._entries.values():
+            entry.missing_blocks = None
+
+    def end_step(self) -> list[tuple[R, float]]:
+        """Counts who was overtaken; returns the admitted requests with their seconds of waiting."""
+        admitted = list(self._popped.values())
+        self._popped.clear()
+        for entry in self._entries.values():
+            ahead = sum(entry.order < other.order for other in admitted)
+            entry.overtakes += ahead
+            self.overtakes += ahead
+        return [(entry.request, self.now - entry.since) for entry in admitted]
+
+    def request_ids(self) -> list[str]:
+        """The waiting requests now, safe to take from another thread."""
+        return list(self._entries)
+
+    def oldest_wait_s(self) -> float:
+        """Seconds; safe to ask from another thread."""
+        return max((self.now - e.since for e in list(self._entries.values())), default=0.0)
+
+    # ---- vLLM's interface -----------------------------------------------------------------------
+
+    def add_request(self, request: R) -> None:
+        self._arrivals += 1
+        self._insert(_Entry(request, self._arrivals, self.now))
+
+    def peek_request(self) -> R:
+        return self._front().request
+
+    def pop_request(self) -> R:
+        """The request that peek_request shows. It was admitted, unless it is prepended again."""
+        entry = self._front()
+        del self._entries[entry.request.request_id]
+        self._popped[entry.request.request_id] = entry
+        self._first = None
+        return entry.request
+
+    def prepend_request(self, request: R) -> None:
+        """A preempted request, or one that was popped and could not be scheduled."""
+        entry = self._popped.pop(request.request_id, None)
+        if entry is None:
+            self.add_request(request)
+        else:
+            self._insert(entry)
+
+    def prepend_requests(self, requests: Iterable[R]) -> None:
+        for request in requests:
+            self.prepend_request(request)
+
+    def remove_request(self, request: R) -> None:
+        del self._entries[request.request_id]
+        self._first = None
+
+    def remove_requests(self, requests: Iterable[R]) -> None:
+        for request in requests:
+            self._entries.pop(request.request_id, None)
+        self._first = None
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[R]:
+        return (entry.request for entry in sorted(self._entries.values(), key=self._key))
+
+    # ---- steps ----------------------------------------------------------------------------------
+
+    def _insert(self, entry: _Entry[R]) -> None:
+        self._entries[entry.request.request_id] = entry
+        self._first = None
+
+    def _front(self) -> _Entry[R]:
+        if not self._entries:
+            raise IndexError("peek from an empty queue")
+        if self._first is None:
+            self._first = min(self._entries.values(), key=self._key)
+        return self._first
+
+    def _key(self, entry: _Entry[R]) -> tuple[int, bool, bool, float, int]:
+        request = entry.request
+        priority = request.priority if self._by_priority else 0
+        if request.num_preemptions:
+            return (priority, False, False, request.arrival_time, entry.order)
+        if entry.overtakes >= self._max_overtakes or self.now - entry.since >= self._max_wait_s:
+            return (priority, True, False, 0, entry.order)
+        if entry.missing_blocks is None:
+            entry.missing_blocks = self._missing_blocks(request)
+        return (priority, True, True, entry.missing_blocks, entry.order)

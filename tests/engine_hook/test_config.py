@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+from cachewise_engine_hook.config import Config, ConfigError
+
+
+def test_the_environment_wins_over_additional_config_and_both_over_defaults() -> None:
+    given = {"cachewise": {"predictor": "a:1", "max_overtakes": 7, "fallback": True}}
+    config = Config.load(given, {"CACHEWISE_PREDICTOR": "b:2", "CACHEWISE_MAX_WAIT_S": "2.5"})
+    assert (config.predictor, config.max_overtakes, config.max_wait_s) == ("b:2", 7, 2.5)
+    assert config.fallback is True and config.tenant == "default"
+
+
+def test_other_plugins_settings_are_none_of_our_business() -> None:
+    assert Config.load({"other": {"x": 1}}, {}).predictor == ""
+    assert Config.load(None, {}) == Config.load({}, {})
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "message"),
+    [
+        ({"cachewise": {"predictr": "x"}}, {}, "no setting 'predictr'.*predictor"),
+        ({"cachewise": {"max_overtakes": "many"}}, {}, "cachewise.max_overtakes: 'many'"),
+        ({"cachewise": {"max_overtakes": 0}}, {}, "max_overtakes must be at least 1"),
+        ({"cachewise": {"max_overtakes": True}}, {}, "not a int"),
+        ({"cachewise": [1]}, {}, "must be an object"),
+        ({}, {"CACHEWISE_METRICS_PORT": "99999"}, "metrics_port must be a port number"),
+        ({}, {"CACHEWISE_MAX_WAIT_S": "nan"}, "CACHEWISE_MAX_WAIT_S"),
+        ({}, {"CACHEWISE_FALLBACK": "maybe"}, "CACHEWISE_FALLBACK"),
+    ],
+)
+def test_a_bad_setting_is_named_with_its_source(given, environ, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Config.load(given, environ)

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from cachewise_engine_hook.check import replacement_problems
+from cachewise_engine_hook.waiting_queue import PrefixAwareQueue
+from hypothesis import given
+from hypothesis import strategies as st
+from vllm.v1.core.sched.request_queue import RequestQueue
+
+
+@dataclass(eq=False)
+class Waiting:
+    request_id: str
+    missing: int = 1
+    priority: int = 0
+    num_preemptions: int = 0
+    arrival_time: float = 0.0
+
+
+def make_queue(
+    *requests: Waiting,
+    max_overtakes: int = 1000,
+    max_wait_s: float = 1e9,
+    by_priority: bool = False,
+) -> PrefixAwareQueue[Waiting]:
+    queue: PrefixAwareQueue[Waiting] = PrefixAwareQueue(
+        lambda r: r.missing, max_overtakes, max_wait_s, by_priority
+    )
+    for request in requests:
+        queue.add_request(request)
+    queue.begin_step(0.0)
+    return queue
+
+
+def drain(queue: PrefixAwareQueue[Waiting]) -> list[str]:
+    return [queue.pop_request().request_id for _ in range(len(queue))]
+
+
+def test_the_fewest_missing_blocks_go_first_and_ties_go_by_arrival() -> None:
+    queue = make_queue(Waiting("a", 9), Waiting("b", 2), Waiting("c", 5), Waiting("d", 2))
+    assert [r.request_id for r in queue] == ["b", "d", "c", "a"]
+    assert drain(queue) == ["b", "d", "c", "a"]
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=12))
+def test_what_peek_shows_is_what_pop_gives(missing: list[int]) -> None:
+    queue = make_queue(*[Waiting(str(i), m) for i, m in enumerate(missing)])
+    while queue:
+        assert queue.peek_request() is queue.pop_request()
+    with pytest.raises(IndexError):
+        queue.peek_request()
+
+
+def test_a_request_is_overtaken_at_most_so_often() -> None:
+    queue = make_queue(Waiting("big", 1000), max_overtakes=3)
+    admitted = []
+    for i in range(6):
+        queue.add_request(Waiting(f"small{i}"))
+        queue.begin_step(float(i))
+        admitted.append(queue.pop_request().request_id)
+        queue.end_step()
+    assert admitted == ["small0", "small1", "small2", "big", "small3", "small4"]
+    assert queue.overtakes == 3
+
+
+def test_a_request_that_has_waited_long_enough_goes_next_the_oldest_first() -> None:
+    queue = make_queue(Waiting("old", 9), Waiting("less old", 8), max_wait_s=10)
+    queue.begin_step(10.0)
+    queue.add_request(Waiting("new", 1))
+    assert drain(queue) == ["old", "less old", "new"]
+
+
+def test_a_skipped_request_keeps_its_place_and_overtakes_nobody() -> None:
+    queue = make_queue(Waiting("old", 9), Waiting("blocked", 1))
+    skipped = queue.pop_request()
+    queue.prepend_requests([skipped])
+    assert queue.end_step() == []
+    assert queue.overtakes == 0
+    assert drain(queue) == ["blocked", "old"]
+
+
+def test_a_preempted_request_comes_before_all_others() -> None:
+    """Case 7 of the public faults: a preempted request keeps its place, nothing overtakes it."""
+    queue = make_queue(Waiting("due", 1, arrival_time=1), Waiting("b", 0), max_wait_s=0)
+    queue.prepend_request(Waiting("later", 500, num_preemptions=1, arrival_time=3))
+    queue.prepend_request(Waiting("earlier", 900, num_preemptions=1, arrival_time=2))
+    assert drain(queue)[:2] == ["earlier", "later"]
+
+
+def test_priority_decides_first_under_vllms_priority_policy_and_the_lower_wins() -> None:
+    urgent, idle = Waiting("urgent", 900, priority=-1), Waiting("idle", 0, priority=1)
+    assert drain(make_queue(idle, urgent, by_priority=True)) == ["urgent", "idle"]
+    assert drain(make_queue(idle, urgent)) == ["idle", "urgent"]
+
+
+def test_the_admitted_are_reported_with_their_wait() -> None:
+    queue = make_queue(Waiting("a"))
+    queue.begin_step(4.0)
+    queue.pop_request()
+    assert [(r.request_id, s) for r, s in queue.end_step()] == [("a", 4.0)]
+
+
+def test_removed_requests_are_gone_and_unknown_ones_are_no_error() -> None:
+    a, b, c = Waiting("a"), Waiting("b"), Waiting("c")
+    queue = make_queue(a, b)
+    queue.remove_requests([a, c])
+    assert drain(queue) == ["b"] and not queue and len(queue) == 0
+
+
+def test_missing_blocks_are_looked_up_once_per_step_and_request() -> None:
+    asked: list[str] = []
+    queue: PrefixAwareQueue[Waiting] = PrefixAwareQueue(
+        lambda r: asked.append(r.request_id) or r.missing, 1000, 1e9
+    )
+    for name in "abc":
+        queue.add_request(Waiting(name))
+    queue.begin_step(0.0)
+    for _ in range(5):
+        queue.peek_request()
+    assert sorted(asked) == ["a", "b", "c"]
+
+
+def test_it_has_every_method_of_vllms_queue() -> None:
+    assert replacement_problems(RequestQueue, PrefixAwareQueue) == []

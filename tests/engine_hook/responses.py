@@ -1,4 +1,4 @@
-"""Responses as vLLM writes them, made from tool calls, for the tests of the parsers and of the middleware."""
+"""Responses as vLLM writes them, made from tool calls: for the parsers and the middleware."""
 
 import json
 

@@ -104,18 +104,15 @@ def test_damaged_bytes_raise_nothing_and_read_alike_in_any_chunking(kind, noise,
     assert chunked[1].is_broken == one[1].is_broken
 
 
+KEYS = (
+    *("choices", "delta", "message", "tool_calls", "function", "name", "arguments", "index", "id"),
+    *("type", "content", "content_block", "input", "partial_json", "stop_reason"),
+    *("finish_reason", "error"),
+)
 json_values = st.recursive(
     st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                "choices delta message tool_calls function name arguments index id type content "
-                "content_block input partial_json stop_reason finish_reason error".split()
-            ),
-            inner,
-            max_size=5,
-        )
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=5)
     ),
     max_leaves=20,
 )

@@ -1,0 +1,186 @@
+"""The composition root: builds everything from the command line, runs it, and ends it in order."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from prometheus_client import REGISTRY
+
+from .config import Config
+from .embedded import EmbeddedStore
+from .errors import CacheWiseError
+from .journal import Journal
+from .metrics import Metrics
+from .rpc import RpcServer
+from .service import Predictor
+from .sessions import Sessions
+from .store import Store
+from .sync import StoreSync
+from .train import train
+from .watchers import Watchers
+from .web import Status, WebServer, make_app
+
+_GRACE_S = 5.0
+_SWEEP_S = 1.0
+_log = logging.getLogger("cachewise_predictor")
+
+_EXAMPLES = """examples:
+  cachewise-predictor serve
+  cachewise-predictor serve --redis-url redis://cache:6379/0 --grpc 0.0.0.0:50051
+  cachewise-predictor train --traces traces/
+  cachewise-predictor train --traces a.jsonl.gz,b.jsonl.gz --redis-url redis://cache:6379/0
+
+Each option may be set by the environment instead, e.g. CACHEWISE_PREDICTOR_REDIS_URL.
+"""
+
+
+def main() -> None:
+    arguments = _parser().parse_args()
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    try:
+        config = Config.load(vars(arguments), os.environ)
+        with _store_url(config) as (url, revive):
+            if arguments.command == "train":
+                paths = [Path(path) for path in arguments.traces.split(",") if path]
+                print(asyncio.run(_train(paths, url)))
+            else:
+                asyncio.run(serve(config, url, revive))
+    except CacheWiseError as error:
+        sys.exit(f"cachewise-predictor: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+async def serve(config: Config, store_url: str, revive: Callable[[], None]) -> None:
+    """Serves until SIGTERM or SIGINT, then drains. Raises ConfigError if a port is taken."""
+    stop = asyncio.create_task(_stop_signal())
+    metrics = Metrics(REGISTRY)
+    predictor = Predictor(Sessions(), Watchers(), Journal(), metrics, _steady_clock())
+    store = Store(store_url)
+    sync = StoreSync(store, predictor, revive)
+    rpc = RpcServer(predictor, str(config.grpc))
+    status = Status()
+    web = WebServer(make_app(predictor, status, lambda: sync.is_up), config.http)
+    await sync.start()
+    await rpc.start()
+    tasks = [asyncio.create_task(run) for run in (web.run(), sync.run(), _sweep(predictor))]
+    status.is_serving = True
+    ready = f"grpc={config.grpc._replace(port=rpc.port)} http={config.http._replace(port=web.port)}"
+    print(f"cachewise-predictor ready {ready}", flush=True)
+
+    await asyncio.wait([stop, *tasks], return_when=asyncio.FIRST_COMPLETED)
+
+    _log.info("draining")
+    status.is_serving = False
+    await rpc.drain(_GRACE_S)
+    await _cancel(tasks[1:])
+    await sync.finish()
+    web.stop()
+    await tasks[0]
+    await store.close()
+    _log.info("stopped")
+
+
+async def _train(paths: list[Path], store_url: str) -> str:
+    store = Store(store_url)
+    try:
+        return await train(paths, store)
+    finally:
+        await store.close()
+
+
+@contextlib.contextmanager
+def _store_url(config: Config) -> Iterator[tuple[str, Callable[[], None]]]:
+    """The store's URL, and how to start it again if it dies."""
+    if config.redis_url:
+        yield config.redis_url, lambda: None
+        return
+    embedded = EmbeddedStore(config.data_dir)
+    embedded.start()
+    try:
+        yield embedded.url, embedded.ensure_running
+    finally:
+        embedded.stop()
+
+
+async def _sweep(predictor: Predictor) -> None:
+    while True:
+        predictor.expire()
+        await asyncio.sleep(_SWEEP_S)
+
+
+async def _stop_signal() -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await stop.wait()
+
+
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    """Ends tasks; an error of theirs (a bug) comes out here, so that the process fails visibly."""
+    for task in tasks:
+        task.cancel()
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(result, Exception):
+            raise result
+
+
+def _steady_clock() -> Callable[[], float]:
+    """Seconds since the epoch, as of the start; from there a clock that is never set."""
+    offset = time.time() - time.monotonic()
+    return lambda: time.monotonic() + offset
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="cachewise-predictor",
+        description="Forecasts how long coding-agent sessions stay away in tool calls.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    store = argparse.ArgumentParser(add_help=False)
+    store.add_argument(
+        "--redis-url",
+        metavar="URL",
+        help="Redis or Valkey that keeps intervals and models; without it an embedded Valkey",
+    )
+    store.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        help=f"folder of the embedded Valkey (default {Config.data_dir})",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    serve_parser = commands.add_parser("serve", parents=[store], help="run the prediction service")
+    serve_parser.add_argument(
+        "--grpc", metavar="HOST:PORT", help=f"for engines (default {Config.grpc}; port 0: any)"
+    )
+    serve_parser.add_argument(
+        "--http",
+        metavar="HOST:PORT",
+        help=f"health, metrics, model page (default {Config.http}; port 0: any)",
+    )
+    train_parser = commands.add_parser(
+        "train", parents=[store], help="build the first model from trace files"
+    )
+    train_parser.add_argument(
+        "--traces",
+        metavar="PATH[,PATH]",
+        required=True,
+        help="*.jsonl or *.jsonl.gz files, or folders of them (one LLM turn per line)",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""The messages of the predictor: what happened to a session, and what is forecast for it.
+
+Times called `..._at` are seconds on the predictor's own clock; ages and waits are seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+
+class SessionKey(NamedTuple):
+    """A session's name is unique within its tenant."""
+
+    tenant: str
+    session: str
+
+
+class Wait(Enum):
+    """What a session waits for after a turn; each has a curve of its own."""
+
+    TOOL = "tool"
+    HUMAN = "human"
+    LENGTH = "length"
+    ABORTED = "aborted"
+
+
+@dataclass(frozen=True)
+class TurnStarted:
+    """The session's next request arrived."""
+
+
+@dataclass(frozen=True)
+class TurnEnded:
+    """The response is complete. `tools` names the tools called; their arguments are not kept."""
+
+    wait: Wait
+    tools: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SessionEnded:
+    """The session will not come back."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """`age_s`: how long ago it happened when the batch arrived; finite and not negative."""
+
+    key: SessionKey
+    turn: str
+    age_s: float
+    kind: TurnStarted | TurnEnded | SessionEnded
+
+
+@dataclass(frozen=True)
+class OpenInterval:
+    """A wait that goes on: the turn that began it, when, and what it waits for."""
+
+    turn: str
+    opened_at: float
+    wait: Wait
+    tools: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A wait that is over. `is_finished` false: censored, the session was not seen to return."""
+
+    key: SessionKey
+    turn: str
+    wait: Wait
+    tools: tuple[str, ...]
+    seconds: float
+    is_finished: bool
+
+
+class Source(Enum):
+    """The most specific level of the model that had data for a forecast."""
+
+    TOOL = "tool"
+    TENANT = "tenant"
+    GLOBAL = "global"
+    PRIOR = "prior"
+
+
+class Quantile(NamedTuple):
+    """With this probability the whole wait, from the end of the turn, is at most `wait_s`."""
+
+    probability: float
+    wait_s: float
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Expected remaining wait at each elapsed time, given that the wait is longer than that."""
+
+    elapsed_s: tuple[float, ...]
+    remaining_s: tuple[float, ...]
+    quantiles: tuple[Quantile, ...]
+    source: Source
+    sample_count: int
+    model_version: str
+
+
+@dataclass(frozen=True)
+class SessionForecast:
+    """`forecast` is None if the session has no open interval, and if it has ended."""
+
+    key: SessionKey
+    turn: str = ""
+    elapsed_s: float = 0.0
+    forecast: Forecast | None = None
+    has_ended: bool = False

@@ -1,0 +1,131 @@
+"""Keeps memory and the store in step: the only task of the predictor that waits for the store.
+
+At the start the stored sessions come into memory. Then the journal is written as soon as there is
+something in it, and the learner has its rounds. While the store is away everything else goes on
+from memory; this task tries again with growing pauses, and nobody else notices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import Callable
+
+from .errors import StoreError
+from .learner import REFRESH_S, Learner
+from .service import Predictor
+from .store import Batch, Store
+
+_MOST_PER_BATCH = 1_000
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
+
+_log = logging.getLogger(__name__)
+
+
+def _nothing() -> None:
+    """The store of --redis-url is not ours to start."""
+
+
+class StoreSync:
+    """revive: starts the embedded store again if it died; blocks, so it runs in a thread."""
+
+    def __init__(
+        self, store: Store, predictor: Predictor, revive: Callable[[], None] = _nothing
+    ) -> None:
+        self._store, self._predictor, self._revive = store, predictor, revive
+        self._learner = Learner(store, predictor)
+        self._writer, self._number = uuid.uuid4().hex, 0
+        self._unanswered: Batch | None = None
+        self._has_restored = False
+        self._refresh_at = 0.0
+        self._is_up: bool | None = None
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the store answered last time."""
+        return self._is_up is True
+
+    async def start(self) -> None:
+        """The first round, so that a restarted predictor knows its sessions before it serves."""
+        await self._try_round()
+
+    async def run(self) -> None:
+        """For ever; to be cancelled."""
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            if await self._try_round():
+                pause_s = _FIRST_PAUSE_S
+                with contextlib.suppress(TimeoutError):
+                    left_s = max(self._refresh_at - self._predictor.clock(), 0.0)
+                    await asyncio.wait_for(self._predictor.journal.has_entries.wait(), left_s)
+            else:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def finish(self) -> None:
+        """Writes and learns what is left; for the end, after `run` was cancelled."""
+        try:
+            await self._write()
+            await self._learner.finish(self._predictor.clock())
+        except StoreError as error:
+            _log.warning("%s; %d sessions not stored", error, len(self._predictor.journal))
+
+    async def _try_round(self) -> bool:
+        try:
+            if self._is_up is False:
+                await asyncio.to_thread(self._revive)
+            await self._round()
+        except StoreError as error:
+            if self._is_up is not False:
+                _log.warning("%s; serving from memory", error)
+            self._show(False)
+            return False
+        if self._is_up is False:
+            _log.info("the store answers again")
+        self._show(True)
+        return True
+
+    async def _round(self) -> None:
+        if not self._has_restored:
+            await self._restore()
+        await self._write()
+        now = self._predictor.clock()
+        if now >= self._refresh_at:
+            await self._store.purge_sessions(now)
+            await self._learner.refresh(now)
+            self._refresh_at = now + REFRESH_S
+
+    async def _restore(self) -> None:
+        stored = await self._store.load_sessions()
+        for key, state in stored:
+            self._predictor.sessions.restore(key, state)
+        self._predictor.expire()
+        self._has_restored = True
+        open_count = self._predictor.sessions.open_count
+        _log.info("%d sessions restored, %d intervals are open", len(stored), open_count)
+
+    async def _write(self) -> None:
+        """Empties the journal.
+
+        A batch whose answer was lost is looked up before it is sent again.
+        """
+        if self._unanswered is not None:
+            if await self._store.last_written(self._writer) < self._unanswered.number:
+                await self._store.write(self._unanswered)
+            self._unanswered = None
+        while entries := self._predictor.journal.take(_MOST_PER_BATCH):
+            self._number += 1
+            self._unanswered = Batch(
+                self._writer,
+                self._number,
+                {key: entry.state for key, entry in entries.items()},
+                [interval for entry in entries.values() for interval in entry.intervals],
+            )
+            await self._store.write(self._unanswered)
+            self._unanswered = None
+
+    def _show(self, is_up: bool) -> None:
+        self._is_up = is_up
+        self._predictor.metrics.store_up.set(is_up)

@@ -1,0 +1,101 @@
+"""`cachewise-predictor train`: builds a model from trace files and makes it the current one.
+
+A running predictor on the same store adopts it within seconds and goes on learning from there.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TextIO
+
+from .errors import TraceError
+from .events import Interval, Wait
+from .model import Model
+from .store import Pointer, Store
+from .traces import TraceReport, find_traces, read_trace
+from .web import summarise
+
+TENANT = "default"
+"""Engines that set no tenant belong to this one."""
+
+_MOST_BROKEN_SHOWN = 20
+_MOST_GROUPS_SHOWN = 15
+
+
+async def train(paths: list[Path], store: Store) -> str:
+    """Reads the traces, stores the model, and gives a summary for people.
+
+    Raises TraceError if there is nothing to learn from, StoreError if the store does not answer.
+    """
+    await store.ping()
+    report = TraceReport()
+    intervals = list(_read(find_traces(paths), report, sys.stderr))
+    _show_broken(report, sys.stderr)
+    if not intervals:
+        raise TraceError(f"no usable waits in {report.turns} turns: {_skipped(report)}")
+    model = build(intervals)
+    previous = await store.pointer()
+    pointer = Pointer(
+        version=model.version,
+        # Later than any before it, in this store or one that was wiped.
+        generation=max(int(time.time()), previous.generation + 1 if previous else 0),
+        position=await store.last_position(),
+    )
+    await store.publish_model(pointer, model.to_bytes())
+    return summary(model, report)
+
+
+def build(intervals: list[Interval]) -> Model:
+    """A turn with several calls counts for the slowest: to know it takes a model of the others."""
+    single = [i for i in intervals if len(set(i.tools)) <= 1]
+    several = [i for i in intervals if len(set(i.tools)) > 1]
+    return Model().learn(single).learn(several)
+
+
+def summary(model: Model, report: TraceReport) -> str:
+    """What was read, and the largest curves."""
+    lines = [
+        f"model {model.version}: {model.samples} waits from {report.turns} turns",
+        f"skipped: {_skipped(report)}; broken lines: {len(report.broken)}",
+        f"{'wait':<8} {'tool':<24} {'n':>7} {'P50 s':>9} {'P90 s':>9} {'P99 s':>9}",
+    ]
+    groups = [g for g in summarise(model) if g.tenant is not None]
+    for group in groups[:_MOST_GROUPS_SHOWN]:
+        tool = group.tool or ("(all)" if group.wait == Wait.TOOL.value else "")
+        waits = f"{group.p50_s:>9.2f} {group.p90_s:>9.2f} {group.p99_s:>9.2f}"
+        lines.append(f"{group.wait:<8} {tool[:24]:<24} {group.n:>7} {waits}")
+    return "\n".join(lines)
+
+
+def _read(files: list[Path], report: TraceReport, out: TextIO) -> Iterator[Interval]:
+    total, done = sum(path.stat().st_size for path in files), 0
+    for path in files:
+        show = partial(_show_progress, out, total, done)
+        yield from read_trace(path, TENANT, report, show)
+        done += path.stat().st_size
+        _show_progress(out, total, done)
+    if out.isatty():
+        out.write("\n")
+
+
+def _show_progress(out: TextIO, total: int, before: int, in_file: int = 0) -> None:
+    """One line that is written over; nothing where nobody looks."""
+    if out.isatty():
+        share = (before + in_file) / max(total, 1)
+        out.write(f"\rreading traces [{'#' * int(30 * share):<30}] {share:4.0%}")
+        out.flush()
+
+
+def _show_broken(report: TraceReport, out: TextIO) -> None:
+    for line in report.broken[:_MOST_BROKEN_SHOWN]:
+        out.write(f"skipped {line}\n")
+    if (rest := len(report.broken) - _MOST_BROKEN_SHOWN) > 0:
+        out.write(f"skipped {rest} more broken lines\n")
+
+
+def _skipped(report: TraceReport) -> str:
+    return ", ".join(f"{n} {reason}" for reason, n in report.skipped.most_common()) or "none"

@@ -91,9 +91,9 @@ def test_the_cut_comes_after_the_redaction_and_leaves_no_half_of_a_secret():
 )
 def test_hostile_arguments_take_little_time(piece):
     text = (piece * MAX_RAW_CHARS)[:MAX_RAW_CHARS]
-    start = time.perf_counter()
+    start = time.thread_time()
     redact(text)
-    assert time.perf_counter() - start < 0.25
+    assert time.thread_time() - start < 0.25
 
 
 @given(st.text(max_size=5000))

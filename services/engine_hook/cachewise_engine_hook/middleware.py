@@ -38,7 +38,8 @@ from cachewise_engine_hook.reporter import GrpcReporter, NullReporter, Reporter
 from cachewise_engine_hook.tool_calls import AnthropicMessages, Dialect, OpenAIChat
 from cachewise_engine_hook.turn import Turn
 
-logger = logging.getLogger(__name__)
+# A child of vLLM's logger, so that its handlers and levels hold for ours.
+logger = logging.getLogger("vllm.cachewise")
 
 MAX_BODY_BYTES = 32 << 20
 """A longer request is not held back: only its headers can name its session."""

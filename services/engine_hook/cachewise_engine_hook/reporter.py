@@ -27,7 +27,8 @@ from cachewise_proto.predictor_pb2_grpc import PredictorServiceStub
 from cachewise_engine_hook.middleware_metrics import MiddlewareMetrics
 from cachewise_engine_hook.tool_calls import Outcome, ToolCall
 
-logger = logging.getLogger(__name__)
+# A child of vLLM's logger, so that its handlers and levels hold for ours.
+logger = logging.getLogger("vllm.cachewise")
 
 MAX_BATCH_WEIGHT = 256
 """Events plus tool calls: about 1 MB at the very most; gRPC servers take 4 MiB by default."""

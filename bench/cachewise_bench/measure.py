@@ -1,0 +1,114 @@
+"""What a policy is judged by, from its requests, vLLM's events and our services' counters.
+
+Recomputed tokens are counted from the clients' side: prompt tokens that
+the session had in its context after its previous turn, and that were not hit now. (Some 20 of them
+per turn are the end of that context, which does not fill a block.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from cachewise_bench.agents import Request
+from cachewise_bench.watch import EvictionCount
+
+
+@dataclass(frozen=True)
+class PolicyResult:
+    """The figures of one policy; the keys of its part of the JSON file."""
+
+    session_time_mean_s: float
+    """A session's time is the sum of its requests' latencies: tools and people not included."""
+    session_time_p99_s: float
+    session_wall_mean_s: float
+    request_p50_s: float
+    request_p99_s: float
+    prefix_hit_rate: float
+    """Share of the prompt tokens that were hit."""
+    evicted_blocks: int
+    recomputed_tokens: int
+    requests: int
+    failed_requests: int
+    tool_calls_emitted: int
+    """Tool calls that the clients received."""
+    tool_calls_reported: int | None
+    """Tool calls that reached the predictor; None for stock, and if the predictor is gone."""
+    forecasts_delivered: int | None
+    """Forecasts that reached the scheduler; None for stock."""
+    forecasts_expected: int
+    """Turns that were answered: each opens an interval, and each interval has a forecast."""
+    wall_s: float
+    lost_events: int
+    """Messages of vLLM's events that did not arrive; evictions in them are not counted."""
+
+
+RATIO_KEYS = (
+    "session_time_mean_s",
+    "session_time_p99_s",
+    "request_p50_s",
+    "request_p99_s",
+    "evicted_blocks",
+    "recomputed_tokens",
+)
+
+
+def ratios(stock: PolicyResult, ours: PolicyResult) -> dict[str, float | None]:
+    """stock ÷ ours, above 1 where ours is better; None where ours is 0."""
+    pairs = {key: (asdict(stock)[key], asdict(ours)[key]) for key in RATIO_KEYS}
+    return {key: round(a / b, 3) if b else None for key, (a, b) in pairs.items()}
+
+
+def summarise(
+    requests: Sequence[Request],
+    events: EvictionCount,
+    tool_calls_reported: int | None,
+    forecasts_delivered: int | None,
+) -> PolicyResult:
+    """The figures of a run that has at least one request."""
+    answered = [r for r in requests if not r.error]
+    sessions: dict[str, list[Request]] = {}
+    for request in requests:
+        sessions.setdefault(request.session, []).append(request)
+    times = [sum(r.latency_s for r in turns) for turns in sessions.values()]
+    walls = [
+        turns[-1].started_s + turns[-1].latency_s - turns[0].started_s
+        for turns in sessions.values()
+    ]
+    latencies = [r.latency_s for r in answered] or [0.0]
+    prompt_tokens = sum(r.prompt_tokens for r in answered)
+    return PolicyResult(
+        session_time_mean_s=_rounded(np.mean(times)),
+        session_time_p99_s=_rounded(np.percentile(times, 99)),
+        session_wall_mean_s=_rounded(np.mean(walls)),
+        request_p50_s=_rounded(np.percentile(latencies, 50)),
+        request_p99_s=_rounded(np.percentile(latencies, 99)),
+        prefix_hit_rate=_rounded(sum(r.cached_tokens for r in answered) / max(1, prompt_tokens)),
+        evicted_blocks=events.evicted_blocks,
+        recomputed_tokens=sum(recomputed_tokens(turns) for turns in sessions.values()),
+        requests=len(requests),
+        failed_requests=len(requests) - len(answered),
+        tool_calls_emitted=sum(r.tool_calls for r in answered),
+        tool_calls_reported=tool_calls_reported,
+        forecasts_delivered=forecasts_delivered,
+        forecasts_expected=len(answered),
+        wall_s=_rounded(max(r.started_s + r.latency_s for r in requests)),
+        lost_events=events.lost_messages,
+    )
+
+
+def recomputed_tokens(turns: Sequence[Request]) -> int:
+    """Prompt tokens of a session's requests, in order, that were computed before and again."""
+    context, again = 0, 0
+    for request in turns:
+        if request.error:
+            continue
+        again += max(0, min(context, request.prompt_tokens) - request.cached_tokens)
+        context = request.prompt_tokens + request.output_tokens
+    return again
+
+
+def _rounded(value: float | np.floating) -> float:
+    return round(float(value), 4)

@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import os
 import platform
+import shutil
 import signal
 import sys
 import tempfile
@@ -134,13 +135,18 @@ async def _run_policies(
 
 @contextmanager
 def _log_folder(keep: Path | None) -> Iterator[Path]:
-    """Where the servers write: keep, or a folder that is removed unless a server failed."""
+    """Where the servers write: keep, or a folder that is removed unless something went wrong."""
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
         yield keep.resolve()
         return
-    with tempfile.TemporaryDirectory(prefix="cachewise-bench-") as folder:
-        yield Path(folder)
+    folder = Path(tempfile.mkdtemp(prefix="cachewise-bench-"))
+    try:
+        yield folder
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _conditions(

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from cachewise_bench.tiny_model import WORDS
-from cachewise_bench.workload import Session, ToolCall, Turn
+from cachewise_bench.workload import Session, ToolCall, Turn, WorkloadError
 
 SYSTEM_PROMPT_TOKENS = 12_000
 """Before scaling: the prompt and tool descriptions that all sessions of an agent share."""
@@ -75,6 +75,8 @@ class Tokenizer:
     """Counts tokens as the server will: with the model's own tokenizer and chat template."""
 
     def __init__(self, model: Path) -> None:
+        if not (model / "config.json").exists():
+            raise WorkloadError(f"{model}: no model here (a folder with config.json is expected)")
         from transformers import AutoTokenizer
 
         self._tokenizer = AutoTokenizer.from_pretrained(model)

@@ -84,10 +84,10 @@ async def serve(config: Config, store_url: str, revive: Callable[[], None]) -> N
     _log.info("draining")
     status.is_serving = False
     await rpc.drain(_GRACE_S)
-    await _cancel(tasks[1:])
-    await sync.finish()
+    sync.stop()
     web.stop()
-    await tasks[0]
+    tasks[2].cancel()
+    await _end(tasks)
     await store.close()
     _log.info("stopped")
 
@@ -127,10 +127,8 @@ async def _stop_signal() -> None:
     await stop.wait()
 
 
-async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
-    """Ends tasks; an error of theirs (a bug) comes out here, so that the process fails visibly."""
-    for task in tasks:
-        task.cancel()
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    """Waits for tasks; an error of theirs (a bug) comes out here: the process fails visibly."""
     for result in await asyncio.gather(*tasks, return_exceptions=True):
         if isinstance(result, Exception):
             raise result

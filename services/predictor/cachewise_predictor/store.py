@@ -277,9 +277,9 @@ def _dump_interval(interval: Interval) -> str:
     )
 
 
-def _load_interval(fields: list[bytes]) -> Interval | None:
+def _load_interval(fields: Mapping[bytes, bytes]) -> Interval | None:
     try:
-        record = json.loads(dict(zip(fields[::2], fields[1::2], strict=True))[b"interval"])
+        record = json.loads(fields[b"interval"])
         return Interval(
             key=SessionKey(record["tenant"], record["session"]),
             turn=record["turn"],

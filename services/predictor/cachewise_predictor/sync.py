@@ -41,6 +41,7 @@ class StoreSync:
         self._has_restored = False
         self._refresh_at = 0.0
         self._is_up: bool | None = None
+        self._is_stopping = asyncio.Event()
 
     @property
     def is_up(self) -> bool:
@@ -52,20 +53,26 @@ class StoreSync:
         await self._try_round()
 
     async def run(self) -> None:
-        """For ever; to be cancelled."""
-        pause_s = _FIRST_PAUSE_S
-        while True:
+        """Until `stop`; then writes and learns what is left.
+
+        Not to be cancelled: on Python 3.11 the store's client can swallow a cancellation.
+        """
+        journal, pause_s = self._predictor.journal, _FIRST_PAUSE_S
+        while not self._is_stopping.is_set():
             if await self._try_round():
                 pause_s = _FIRST_PAUSE_S
-                with contextlib.suppress(TimeoutError):
-                    left_s = max(self._refresh_at - self._predictor.clock(), 0.0)
-                    await asyncio.wait_for(self._predictor.journal.has_entries.wait(), left_s)
+                await _wait(journal.has_entries, self._refresh_at - self._predictor.clock())
             else:
-                await asyncio.sleep(pause_s)
+                await _wait(self._is_stopping, pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        await self._finish()
 
-    async def finish(self) -> None:
-        """Writes and learns what is left; for the end, after `run` was cancelled."""
+    def stop(self) -> None:
+        """Lets `run` come to its end."""
+        self._is_stopping.set()
+        self._predictor.journal.has_entries.set()
+
+    async def _finish(self) -> None:
         try:
             await self._write()
             await self._learner.finish(self._predictor.clock())
@@ -129,3 +136,8 @@ class StoreSync:
     def _show(self, is_up: bool) -> None:
         self._is_up = is_up
         self._predictor.metrics.store_up.set(is_up)
+
+
+async def _wait(event: asyncio.Event, most_s: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), max(most_s, 0.0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from cachewise_predictor import store as module
 from cachewise_predictor.embedded import EmbeddedStore
@@ -90,6 +92,12 @@ async def test_a_model_of_an_earlier_training_or_position_is_not_published(
     assert not await store.publish_model(late, b"y")
     assert await store.pointer() == current
     assert await store.publish_model(Pointer("next", 5, "10-1"), b"z")
+
+
+async def test_models_published_at_the_same_time_leave_the_newest_current(store: Store) -> None:
+    pointers = [Pointer(f"v{n}", n % 3, f"{n}-0") for n in range(12)]
+    await asyncio.gather(*(store.publish_model(pointer, b"x") for pointer in pointers))
+    assert await store.pointer() == pointers[11]
 
 
 async def test_foreign_records_are_skipped(store: Store, valkey: EmbeddedStore) -> None:

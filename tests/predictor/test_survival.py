@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cachewise_predictor import prior, survival
 from cachewise_predictor.survival import BINS, GRID_S, HORIZON_S, Counts, Floats
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 waits = st.floats(0, GRID_S[-1])
@@ -36,6 +36,7 @@ def share_longer(curve: Floats, time_s: Floats) -> Floats:
 
 
 @pytest.mark.filterwarnings("ignore")
+@settings(max_examples=40)  # lifelines takes its time
 @given(observations)
 def test_without_shrinkage_the_curve_is_the_kaplan_meier_curve_of_lifelines(
     pairs: list[tuple[float, bool]],

@@ -191,7 +191,8 @@ async def test_a_newly_trained_model_is_adopted_while_serving(
         turn_over(predictor, 0)
         await eventually(lambda: predictor.model.samples == 1)
         position = await store.last_position()
-        await store.publish_model(Pointer(trained.version, 1, position), trained.to_bytes())
+        pointer = Pointer(trained.version, 1, position)
+        assert await store.publish_model(pointer, trained.to_bytes())
         await eventually(lambda: predictor.model.version == trained.version)
     await store.close()
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -180,21 +180,20 @@ class Store:
         False, and nothing happens, if the current one is of a later training or has more in it.
         """
         async with _store_errors(), self._redis.pipeline(transaction=True) as pipe:
-            await pipe.watch(_POINTER, _MODELS)
-            if _is_newer(await self.pointer(), pointer):
-                return False
-            versions = [v.decode() for v in await self._run("LRANGE", _MODELS, 0, -1)]
-            kept = [pointer.version, *(v for v in versions if v != pointer.version)]
-            pipe.multi()  # type: ignore[no-untyped-call]
-            pipe.set(_MODEL + pointer.version, blob)
-            pipe.hset(_POINTER, mapping={k: str(v) for k, v in pointer._asdict().items()})
-            pipe.delete(_MODELS, *(_MODEL + v for v in kept[MODELS_KEPT:]))
-            pipe.rpush(_MODELS, *kept[:MODELS_KEPT])
-            try:
-                await pipe.execute()
-            except WatchError:
-                return False
-        return True
+            while True:
+                await pipe.watch(_POINTER, _MODELS)
+                if _is_newer(await self.pointer(), pointer):
+                    return False
+                stored = [v.decode() for v in await self._run("LRANGE", _MODELS, 0, -1)]
+                versions = [pointer.version, *(v for v in stored if v != pointer.version)]
+                pipe.multi()  # type: ignore[no-untyped-call]
+                pipe.set(_MODEL + pointer.version, blob)
+                pipe.hset(_POINTER, mapping={k: str(v) for k, v in pointer._asdict().items()})
+                pipe.delete(_MODELS, *(_MODEL + v for v in versions[MODELS_KEPT:]))
+                pipe.rpush(_MODELS, *versions[:MODELS_KEPT])
+                with suppress(WatchError):  # another one was published meanwhile: look again
+                    await pipe.execute()
+                    return True
 
     async def _run(self, *command: Any) -> Any:
         return await self._redis.execute_command(*command)  # type: ignore[no-untyped-call]

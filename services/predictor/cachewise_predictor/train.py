@@ -45,7 +45,8 @@ async def train(paths: list[Path], store: Store) -> str:
         generation=max(int(time.time()), previous.generation + 1 if previous else 0),
         position=await store.last_position(),
     )
-    await store.publish_model(pointer, model.to_bytes())
+    if not await store.publish_model(pointer, model.to_bytes()):
+        raise TraceError("another training stored its model meanwhile: train again")
     return summary(model, report)
 
 

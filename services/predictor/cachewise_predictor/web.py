@@ -104,6 +104,8 @@ class WebServer:
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._socket.bind(address)
+            # From now on connections wait for `run`, which comes when all else is ready.
+            self._socket.listen(128)
         except OSError as error:
             self._socket.close()
             raise ConfigError(f"--http: cannot listen on {address}: {error.strerror}") from None

@@ -17,7 +17,8 @@ from prometheus_client import CollectorRegistry
 def make_hook() -> EngineHook:
     sessions = SessionTable(10)
     waiting = PrefixAwareQueue(lambda r: 1, 10, 10.0)
-    return EngineHook(Config(), sessions, PredictiveFreeQueue([], 4, sessions), waiting, None)
+    free_queue = PredictiveFreeQueue([], 4, sessions)
+    return EngineHook(Config(), sessions, free_queue, waiting, None, 4, 16)
 
 
 def test_the_collector_reads_the_hooks_state_when_asked() -> None:

@@ -34,7 +34,7 @@ def turn(scheduler: Any, name: str, tokens: list[int], session: str | None = Non
 def forecast(scheduler: Any, session: str, curve: Forecast) -> None:
     now = scheduler.clock()
     update = ForecastUpdate(hash_session(session, ""), now, curve)
-    scheduler._hook._take_forecast(update, now)
+    scheduler._hook.take_forecast(update, now)
 
 
 def resident(scheduler: Any, request: Any) -> int:
@@ -51,25 +51,27 @@ def test_the_base_class_follows_async_scheduling(tmp_path: Path, asynchronous: b
 
 
 def test_the_session_with_the_longest_forecast_loses_its_tail(tmp_path: Path) -> None:
-    scheduler = make_scheduler(CacheWiseScheduler, tmp_path, num_blocks=41)
-    soon = turn(scheduler, "soon", [1] * 320, "soon")  # 20 blocks, the least recently used
-    late = turn(scheduler, "late", [2] * 320, "late")
-    forecast(scheduler, "soon", SHORT)
+    scheduler = make_scheduler(CacheWiseScheduler, tmp_path, num_blocks=50)
+    late = turn(scheduler, "late", [2] * 320, "late")  # 20 blocks and one for the answer
+    soon = turn(scheduler, "soon", [1] * 320, "soon")
     forecast(scheduler, "late", LONG)
-    turn(scheduler, "third", [3] * 128, "third")
+    forecast(scheduler, "soon", SHORT)
+    turn(scheduler, "late 2", [2] * 320, "late")
+    forecast(scheduler, "late", LONG)  # now soon is the least recently used
+    turn(scheduler, "third", [3] * 240, "third")
     assert resident(scheduler, soon) == 20
-    assert resident(scheduler, late) == 12
+    assert resident(scheduler, late) == 14
     assert scheduler.kv_cache_manager.block_pool.get_cached_block(late.block_hashes[0], [0])
-    assert scheduler._hook.evicted() == {"forecast": 8, "stock": 0}
+    assert scheduler._hook.evicted()["stock"] == 0
 
 
 def test_without_a_forecast_the_least_recently_used_goes(tmp_path: Path) -> None:
-    scheduler = make_scheduler(CacheWiseScheduler, tmp_path, num_blocks=41)
-    first = turn(scheduler, "first", [1] * 320, "first")
-    second = turn(scheduler, "second", [2] * 320, "second")
-    turn(scheduler, "third", [3] * 128, "third")
-    assert (resident(scheduler, first), resident(scheduler, second)) == (12, 20)
-    assert scheduler._hook.evicted() == {"forecast": 0, "stock": 8}
+    scheduler = make_scheduler(CacheWiseScheduler, tmp_path, num_blocks=50)
+    first = turn(scheduler, "first", [1] * 320)
+    second = turn(scheduler, "second", [2] * 320)
+    turn(scheduler, "third", [3] * 240)
+    assert (resident(scheduler, first), resident(scheduler, second)) == (14, 20)
+    assert scheduler._hook.evicted() == {"forecast": 0, "stock": 6}
 
 
 def test_the_request_with_the_resident_prefix_goes_first(tmp_path: Path) -> None:

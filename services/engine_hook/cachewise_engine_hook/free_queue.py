@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from cachewise_engine_hook.sessions import anonymous_owner
@@ -86,7 +86,7 @@ class PredictiveFreeQueue:
         self.num_free_blocks = 0
         self.evicted_by_forecast = 0
         self.evicted_in_stock_order = 0
-        self._reuse = reuse
+        self.reuse = reuse
         self._now = 0.0
         self._head: Block = _End()
         self._tail: Block = _End()
@@ -118,6 +118,15 @@ class PredictiveFreeQueue:
         free = self.num_free_blocks
         return {"used": len(self._group_of) - free, "cached": cached, "free": free - cached}
 
+    def room(self, is_active: Callable[[str], bool]) -> int:
+        """Free blocks that no active owner is held by: what may be handed out without harm."""
+        held = sum(
+            len(group.blocks)
+            for group in self._groups.values()
+            if not group.owners or any(map(is_active, group.owners))
+        )
+        return self.num_free_blocks - held
+
     # ---- vLLM's interface -----------------------------------------------------------------------
 
     def popleft(self) -> Block:
@@ -129,7 +138,7 @@ class PredictiveFreeQueue:
         assert self.num_free_blocks >= n
         taken: list[Block] = []
         self._take_without_content(n, taken)
-        if len(taken) < n and self._reuse.can_rank:
+        if len(taken) < n and self.reuse.can_rank:
             self._take_by_forecast(n, taken)
         while len(taken) < n:
             block = self._head.next_free_block
@@ -225,11 +234,11 @@ class PredictiveFreeQueue:
 
     def _rank(self, group: _Group) -> tuple[float, float]:
         owners = len(group.owners) or math.inf
-        return (group.wanted_in(self._reuse, self._now), -owners)
+        return (group.wanted_in(self.reuse, self._now), -owners)
 
     def _in_eviction_order(self) -> Iterator[Block]:
         block = self._head.next_free_block
-        ranked = self._reuse.can_rank
+        ranked = self.reuse.can_rank
         while block is not self._tail and block is not None:
             if ranked and self._group_of[block.block_id] is not None:
                 break

@@ -1,7 +1,7 @@
 """The engine's side of the life of a tool call, on one screen.
 
     request_arrived   the session's idle spell is over; it is announced to the predictor
-    begin_step        forecasts are taken from the inbox; both queues learn the time
+    begin_step        forecasts are taken from the inbox; who is active is decided; ranks are new
     end_step          who was admitted, after how long, and what had to be computed again
     request_finished  an idle spell begins; its forecast will come up the link
     blocks_freed      the request's blocks become the session's, before they enter the free queue
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from cachewise_engine_hook.admission import OUTPUT_TOKENS, ActiveSet, Candidate
 from cachewise_engine_hook.config import Config
 from cachewise_engine_hook.forecasts import ForecastLink
 from cachewise_engine_hook.free_queue import Block, PredictiveFreeQueue
@@ -23,13 +24,23 @@ from cachewise_engine_hook.metrics import Counts
 from cachewise_engine_hook.sessions import ForecastUpdate, Session, SessionTable, anonymous_owner
 from cachewise_engine_hook.waiting_queue import PrefixAwareQueue, WaitingRequest
 
+PARKED_S = 1e9
+"""Added to the remaining wait of a parked session: its blocks go before any active one's."""
+
+_FULL_STEP_TOKENS = 256
+_SPEED_WEIGHT = 0.05
+_FIRST_SECONDS_PER_TOKEN = 1e-4
+
 
 class Request(WaitingRequest, Protocol):
     """What the hook uses of vLLM's Request."""
 
     session_id: str | None
     num_prompt_tokens: int
+    num_tokens: int
     num_computed_tokens: int
+    num_output_tokens: int
+    max_tokens: int
 
 
 class EngineHook:
@@ -42,14 +53,20 @@ class EngineHook:
         free_queue: PredictiveFreeQueue,
         waiting_queue: PrefixAwareQueue[Request],
         link: ForecastLink | None,
+        pool_blocks: int,
+        block_size: int,
     ) -> None:
         """link: None without a predictor."""
         self.counts = Counts()
         self.sessions, self.free_queue, self.waiting_queue = sessions, free_queue, waiting_queue
         self.link = link
-        self._id_key = config.id_key
+        self.active = ActiveSet(pool_blocks, sessions.time_to_reuse, self._recompute_s)
+        self._id_key, self._block_size = config.id_key, block_size
         self._session_of: dict[str, str] = {}
         """Session key of each request in the engine that has one."""
+        self._step_began_at, self._step_tokens = 0.0, 0
+        self._seconds_per_token = _FIRST_SECONDS_PER_TOKEN
+        waiting_queue.is_eligible = self._is_eligible
 
     def request_arrived(self, request: Request, now: float) -> None:
         self.waiting_queue.now = now
@@ -60,19 +77,26 @@ class EngineHook:
         self.sessions.request_arrived(key, now)
         if self.link is not None:
             self.link.announce(key)
-            for forgotten in self.sessions.forgotten:
+        for forgotten in self.sessions.forgotten:
+            self.active.forget(forgotten)
+            if self.link is not None:
                 self.link.withdraw(forgotten)
         self.sessions.forgotten.clear()
 
-    def begin_step(self, now: float) -> None:
+    def begin_step(self, now: float, running: Iterable[Request]) -> None:
+        """running: the requests in the batch before this step."""
         if self.link is not None:
             for update in self.link.take():
-                self._take_forecast(update, now)
+                self.take_forecast(update, now)
+        self._measure_speed(now)
         self.free_queue.begin_step(now)
         self.waiting_queue.begin_step(now)
+        if len(self.waiting_queue):
+            self._decide_who_is_active(now, list(running))
 
     def end_step(self, scheduled_tokens: Mapping[str, int]) -> None:
         """scheduled_tokens: tokens of each request in this step, already in num_computed_tokens."""
+        self._step_tokens = sum(scheduled_tokens.values())
         for request, waited_s in self.waiting_queue.end_step():
             self.counts.queue_s.observe(waited_s)
             self._count_admission(request, scheduled_tokens.get(request.request_id, 0))
@@ -101,15 +125,68 @@ class EngineHook:
         if self.link is not None:
             self.link.stop()
 
-    # ---- steps ----------------------------------------------------------------------------------
-
-    def _take_forecast(self, update: ForecastUpdate, now: float) -> None:
+    def take_forecast(self, update: ForecastUpdate, now: float) -> None:
         if update.forecast is not None:
             self.counts.forecasts_received[update.forecast.source] += 1
         if reason := self.sessions.apply(update):
             self.counts.forecasts_dropped[reason] += 1
-        elif (session := self.sessions.get(update.session)) is not None and update.forecast:
+            return
+        if update.ended:
+            self.active.forget(update.session)
+        elif (session := self.sessions.get(update.session)) is not None:
             self.counts.forecast_delay_s.observe(max(now - session.idle_since, 0.0))
+
+    # ---- what the free queue asks (free_queue.Reuse) --------------------------------------------
+
+    @property
+    def can_rank(self) -> bool:
+        return self.sessions.can_rank
+
+    def time_to_reuse(self, key: str, now: float) -> float:
+        wait_s = self.sessions.time_to_reuse(key, now)
+        return wait_s if key in self.active or key not in self.sessions else wait_s + PARKED_S
+
+    # ---- steps ----------------------------------------------------------------------------------
+
+    def _decide_who_is_active(self, now: float, running: list[Request]) -> None:
+        growth = sum(map(self._blocks_to_come, running))
+        waiting = [
+            Candidate(
+                key, missing + self._output_blocks(request), waited_s, request.num_preemptions > 0
+            )
+            for request, missing, waited_s in self.waiting_queue.waiting()
+            if (key := self._session_of.get(request.request_id)) is not None
+        ]
+        self.active.update(
+            now,
+            waiting,
+            {key for r in running if (key := self._session_of.get(r.request_id)) is not None},
+            lambda: self.free_queue.room(self.active.__contains__) - growth,
+        )
+
+    def _is_eligible(self, request: Request) -> bool:
+        key = self._session_of.get(request.request_id)
+        return key is None or key in self.active or request.num_preemptions > 0
+
+    def _blocks_to_come(self, request: Request) -> int:
+        """Blocks that a running request will still take: the rest of its prompt, and its answer."""
+        missing = max(request.num_tokens - request.num_computed_tokens, 0)
+        return missing // self._block_size + self._output_blocks(request)
+
+    def _output_blocks(self, request: Request) -> int:
+        to_come = min(request.max_tokens, OUTPUT_TOKENS) - request.num_output_tokens
+        return max(to_come, 0) // self._block_size + 1
+
+    def _measure_speed(self, now: float) -> None:
+        """Seconds per token of steps that had much to compute, as a moving average."""
+        seconds, self._step_began_at = now - self._step_began_at, now
+        if self._step_tokens >= _FULL_STEP_TOKENS and seconds > 0:
+            sample = seconds / self._step_tokens
+            self._seconds_per_token += _SPEED_WEIGHT * (sample - self._seconds_per_token)
+
+    def _recompute_s(self, key: str) -> float:
+        session = self.sessions.get(key)
+        return session.context_tokens * self._seconds_per_token if session is not None else 0.0
 
     def _count_admission(self, request: Request, tokens_in_step: int) -> None:
         hit = request.num_computed_tokens - tokens_in_step

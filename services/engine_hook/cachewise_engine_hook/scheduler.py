@@ -31,6 +31,8 @@ from cachewise_engine_hook.waiting_queue import PrefixAwareQueue
 # A child of vLLM's logger, so that its handlers and levels hold for ours.
 logger = logging.getLogger("vllm.cachewise")
 
+_PARKED_PAUSE_S = 0.001
+
 
 class CacheWiseScheduler(Scheduler):
     """vLLM's scheduler with CacheWise's order; CacheWiseAsyncScheduler under async scheduling.
@@ -40,6 +42,7 @@ class CacheWiseScheduler(Scheduler):
 
     clock = staticmethod(time.monotonic)
     """Seconds; the only clock that decisions see."""
+    pause = staticmethod(time.sleep)
 
     def __new__(cls, vllm_config: Any, *args: Any, **kwargs: Any) -> CacheWiseScheduler:
         # Nothing in vLLM checks that the base fits; the wrong one costs much (vLLM PR 43724).
@@ -62,9 +65,12 @@ class CacheWiseScheduler(Scheduler):
         hook = self._hook
         if hook is None:
             return super().schedule(*args, **kwargs)
-        hook.begin_step(self.clock())
+        hook.begin_step(self.clock(), self.running)
         output = super().schedule(*args, **kwargs)
         hook.end_step(output.num_scheduled_tokens)
+        if not self.running and hook.active.parked:
+            # All that waits is parked: without this the engine would spin until somebody returns.
+            self.pause(_PARKED_PAUSE_S)
         return output
 
     def add_request(self, request: Any) -> None:
@@ -117,7 +123,10 @@ class CacheWiseScheduler(Scheduler):
             config.max_wait_s,
             by_priority=self.scheduler_config.policy == "priority",
         )
-        hook = EngineHook(config, sessions, free_queue, waiting, link)
+        hook = EngineHook(
+            config, sessions, free_queue, waiting, link, pool.num_gpu_blocks, self.block_size
+        )
+        free_queue.reuse = hook
         pool.free_block_queue, self.waiting = free_queue, waiting
         if link is not None:
             link.start()

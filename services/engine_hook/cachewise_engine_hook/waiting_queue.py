@@ -52,6 +52,8 @@ class PrefixAwareQueue(Generic[R]):
         by_priority: bool = False,
     ) -> None:
         """missing_blocks: a_i of a request now, in blocks."""
+        self.is_eligible: Callable[[R], bool] = lambda request: True
+        """Whether admission lets the request run now; the queue is "empty" when it lets none."""
         self.now = 0.0
         self.overtakes = 0
         self._missing_blocks = missing_blocks
@@ -79,6 +81,11 @@ class PrefixAwareQueue(Generic[R]):
             entry.overtakes += ahead
             self.overtakes += ahead
         return [(entry.request, self.now - entry.since) for entry in admitted]
+
+    def waiting(self) -> Iterator[tuple[R, int, float]]:
+        """Each waiting request with its a_i and its seconds of waiting."""
+        for entry in self._entries.values():
+            yield entry.request, self._missing(entry), self.now - entry.since
 
     def request_ids(self) -> list[str]:
         """The waiting requests now, safe to take from another thread."""
@@ -127,7 +134,7 @@ class PrefixAwareQueue(Generic[R]):
         self._first = None
 
     def __bool__(self) -> bool:
-        return bool(self._entries)
+        return any(self.is_eligible(entry.request) for entry in self._entries.values())
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -142,10 +149,11 @@ class PrefixAwareQueue(Generic[R]):
         self._first = None
 
     def _front(self) -> _Entry[R]:
-        if not self._entries:
-            raise IndexError("peek from an empty queue")
         if self._first is None:
-            self._first = min(self._entries.values(), key=self._key)
+            entries = (e for e in self._entries.values() if self.is_eligible(e.request))
+            self._first = min(entries, key=self._key, default=None)
+        if self._first is None:
+            raise IndexError("peek from an empty queue")
         return self._first
 
     def _key(self, entry: _Entry[R]) -> tuple[int, bool, bool, float, int]:
@@ -155,6 +163,9 @@ class PrefixAwareQueue(Generic[R]):
             return (priority, False, False, request.arrival_time, entry.order)
         if entry.overtakes >= self._max_overtakes or self.now - entry.since >= self._max_wait_s:
             return (priority, True, False, 0, entry.order)
+        return (priority, True, True, self._missing(entry), entry.order)
+
+    def _missing(self, entry: _Entry[R]) -> int:
         if entry.missing_blocks is None:
-            entry.missing_blocks = self._missing_blocks(request)
-        return (priority, True, True, entry.missing_blocks, entry.order)
+            entry.missing_blocks = self._missing_blocks(entry.request)
+        return entry.missing_blocks

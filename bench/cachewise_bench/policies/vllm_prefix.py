@@ -1,0 +1,41 @@
+"""vllm-prefix: stock LRU eviction, the waiting request with the fewest missing blocks first.
+
+The paper's ablation of its prefix-aware scheduling alone. a_i = blocks needed - blocks resident
+(section 4). The paper states no bound on overtaking, so there is none here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cachewise_engine_hook.waiting_queue import PrefixAwareQueue
+
+from cachewise_bench.policies.base import Policy
+
+
+class VllmPrefix(Policy):
+    name = "vllm-prefix"
+    source = "CacheWise, ablation of section 4: min a_i, LRU"
+
+    def attach(self, engine: Any) -> None:
+        super().attach(engine)
+        self.waiting: PrefixAwareQueue[Any] = PrefixAwareQueue(
+            self.missing_blocks, max_overtakes=1 << 60, max_wait_s=float("inf")
+        )
+        engine.scheduler.waiting = self.waiting
+
+    def begin_step(self, now: float) -> None:
+        self.waiting.end_step()
+        self.waiting.begin_step(now)
+
+    def missing_blocks(self, request: Any) -> int:
+        """a_i, by a binary search for the end of the resident prefix."""
+        pool = self.engine.scheduler.kv_cache_manager.block_pool
+        hashes, low, high = request.block_hashes, 0, len(request.block_hashes)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if pool.get_cached_block(hashes[middle - 1], [0]):
+                low = middle
+            else:
+                high = middle - 1
+        return -(-int(request.num_tokens) // self.engine.hardware.block_size) - low

@@ -1,0 +1,215 @@
+"""The replay: agent sessions as closed loops over the virtual engine, under one policy.
+
+Each session sends its next request when its tool has returned, which is the traced wait after the
+response: so a policy that serves faster also sees the next request sooner. All decisions are made
+by vLLM's scheduler and the policy's queues; the same arguments give the same result.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from cachewise_bench.cost_model import Hardware
+from cachewise_bench.policies.base import Away, Policy
+from cachewise_bench.virtual_engine import Prompt, VirtualEngine, make_request, make_scheduler
+from cachewise_bench.workload import Session, Turn, WorkloadError
+
+SHARED_PROMPT_TOKENS = 12_000
+"""Of the first prompt, the system prompt and tools that all sessions of one harness share."""
+
+START_STAGGER_S = 0.001
+
+
+@dataclass(frozen=True)
+class RequestRecord:
+    """What one request saw; seconds of the virtual clock."""
+
+    session: int
+    turn: int
+    arrived_s: float
+    admitted_s: float
+    first_token_s: float
+    finished_s: float
+    hit_tokens: int
+    prompt_tokens: int
+    useful_tokens: int
+    """Prompt tokens that are new in this turn, and the answer."""
+    overtakes: int
+    preemptions: int
+
+    @property
+    def latency_s(self) -> float:
+        return self.finished_s - self.arrived_s
+
+
+@dataclass
+class _Live:
+    request: Any
+    session: int
+    turn: int
+    admitted_s: float = -1.0
+    first_token_s: float = -1.0
+    hit_tokens: int = 0
+    overtakes: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished replay: every request, and the engine's counts."""
+
+    policy: str
+    requests: tuple[RequestRecord, ...]
+    session_walls_s: tuple[float, ...]
+    makespan_s: float
+    computed_tokens: int
+    evicted_blocks: int
+    refilled_blocks: int
+    steps: int
+    scheduler_cpu_s: float
+
+
+@dataclass
+class Replay:
+    """One run. Raises WorkloadError for a session that the pool cannot hold."""
+
+    sessions: list[Session]
+    policy: Policy
+    hardware: Hardware
+    chunk: int = 512
+    progress: Callable[[int, int], None] = lambda done, total: None
+    """Called with (turns done, turns in all)."""
+    _due: list[tuple[float, int]] = field(default_factory=list)
+    _live: dict[str, _Live] = field(default_factory=dict)
+    _records: list[RequestRecord] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._check_that_sessions_fit()
+        policy, scheduler = self.policy, self._scheduler()
+        self.engine = VirtualEngine(scheduler, self.hardware)
+        policy.attach(self.engine)
+        self._next_turn = [0] * len(self.sessions)
+        self._ended_s = [0.0] * len(self.sessions)
+
+    def run(self) -> Outcome:
+        total = sum(len(s.turns) for s in self.sessions)
+        self._due = [(i * START_STAGGER_S, i) for i in range(len(self.sessions))]
+        while self._due or self._live:
+            self._admit_arrivals()
+            self.policy.begin_step(self.engine.now)
+            idle_until = self._due[0][0] if self._due else self.engine.now
+            admitted, first, done = self.engine.step(idle_until)
+            self._note_admitted(admitted)
+            for request in first:
+                self._live[request.request_id].first_token_s = self.engine.now
+            for request in done:
+                self._finish(self._live.pop(request.request_id))
+                self.progress(len(self._records), total)
+        return self._outcome()
+
+    # ---- steps ----------------------------------------------------------------------------------
+
+    def _admit_arrivals(self) -> None:
+        engine = self.engine
+        if not self._live and self._due:
+            engine.now = max(engine.now, self._due[0][0])
+        while self._due and self._due[0][0] <= engine.now:
+            arrived_s, index = heapq.heappop(self._due)
+            session, turn = self.sessions[index], self._next_turn[index]
+            request = make_request(
+                f"{index}-{turn}", self._prompt(index), self.hardware.block_size, arrived_s
+            )
+            self._live[request.request_id] = _Live(request, index, turn)
+            self.policy.turn_arrived(session.name, request, engine.now)
+            engine.add(request)
+
+    def _prompt(self, index: int) -> Prompt:
+        session = self.sessions[index]
+        turn = session.turns[self._next_turn[index]]
+        shared = min(SHARED_PROMPT_TOKENS, session.turns[0].prompt_tokens)
+        return Prompt(session.name, turn.prompt_tokens, turn.output_tokens, "system", shared)
+
+    def _note_admitted(self, admitted: dict[Any, int]) -> None:
+        """Those still waiting that arrived earlier were overtaken."""
+        if not admitted:
+            return
+        for request, hit_tokens in admitted.items():
+            live = self._live[request.request_id]
+            if live.admitted_s < 0:
+                live.admitted_s, live.hit_tokens = self.engine.now, hit_tokens
+        for live in self._live.values():
+            if live.admitted_s < 0:
+                arrived = live.request.arrival_time
+                live.overtakes += sum(r.arrival_time > arrived for r in admitted)
+
+    def _finish(self, live: _Live) -> None:
+        session, engine = self.sessions[live.session], self.engine
+        turn = session.turns[live.turn]
+        before = _context(session.turns[live.turn - 1]) if live.turn else 0
+        self._records.append(
+            RequestRecord(
+                live.session,
+                live.turn,
+                live.request.arrival_time,
+                live.admitted_s,
+                live.first_token_s,
+                engine.now,
+                live.hit_tokens,
+                turn.prompt_tokens,
+                _context(turn) - before,
+                live.overtakes,
+                live.request.num_preemptions,
+            )
+        )
+        self._next_turn[live.session] = live.turn + 1
+        last = live.turn + 1 == len(session.turns)
+        self._ended_s[live.session] = engine.now
+        if last:
+            self.policy.session_ended(session.name, engine.now)
+            return
+        returns_at = engine.now + turn.wait_s
+        self.policy.turn_ended(session.name, Away(turn, engine.now, returns_at))
+        heapq.heappush(self._due, (returns_at, live.session))
+
+    def _outcome(self) -> Outcome:
+        engine = self.engine
+        walls = tuple(t - i * START_STAGGER_S for i, t in enumerate(self._ended_s))
+        return Outcome(
+            self.policy.name,
+            tuple(self._records),
+            walls,
+            engine.now,
+            engine.computed_tokens,
+            engine.evicted_blocks,
+            engine.refilled_blocks,
+            engine.steps,
+            engine.scheduler_cpu_s,
+        )
+
+    def _scheduler(self) -> Any:
+        policy = self.policy
+        return make_scheduler(
+            policy.scheduler_class(),
+            self.hardware,
+            self.chunk,
+            policy.long_prefill_threshold,
+            settings=policy.settings(),
+        )
+
+    def _check_that_sessions_fit(self) -> None:
+        if not self.sessions:
+            raise WorkloadError("no sessions to replay")
+        for session in self.sessions:
+            tokens = max(_context(turn) for turn in session.turns)
+            blocks = -(-tokens // self.hardware.block_size) + 1
+            if blocks >= self.hardware.pool_blocks:
+                raise WorkloadError(
+                    f"session {session.name} needs {blocks:,} blocks and the pool has "
+                    f"{self.hardware.pool_blocks:,}: lower --context-cap or take larger hardware"
+                )
+
+
+def _context(turn: Turn) -> int:
+    return turn.prompt_tokens + turn.output_tokens

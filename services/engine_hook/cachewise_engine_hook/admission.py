@@ -1,0 +1,142 @@
+"""Admission: which sessions are active, so that the working set of the active ones fits the pool.
+
+When sessions together want more KV than the pool holds, any order of eviction thrashes: each one's
+turn pushes out what the next one needs. So only the active sessions run and keep their blocks; the
+requests of the others, the parked ones, wait. The paper does not control this.
+
+A parked request enters when its missing blocks fit into the room: blocks that nobody active holds
+or is about to need. The order of entry is a_i minus AGEING blocks per second of waiting: short
+entries first, and nobody starves. If the first in that order finds no room, it may displace active
+sessions that are away in a tool call, longest forecast first, but only where that pays: the engine
+must recompute what it drops, at everybody's expense, so a session is displaced only if its
+remaining wait exceeds PAYBACK times the seconds that its prefix costs to compute again. While the
+engine has nothing else to run that expense is small, and PAYBACK_WHEN_IDLE holds.
+
+A session whose request is running, and one whose request was preempted, is active always. Without
+pressure everybody fits, and nobody is ever parked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+AGEING_BLOCKS_PER_S = 5.0
+PAYBACK, PAYBACK_WHEN_IDLE = 20.0, 1.0
+OUTPUT_TOKENS = 1_000
+"""Room kept for an answer; max_tokens says little, it is mostly the model's limit."""
+SLACK = 0.02
+"""Share of the pool that is left for growth that was not foreseen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A waiting request, as admission sees it."""
+
+    session: str
+    missing_blocks: int
+    """a_i: blocks to be allocated before it can answer."""
+    waited_s: float
+    must_run: bool = False
+    """Preempted: it was active and lost its blocks through no fault of its own."""
+
+
+class ActiveSet:
+    """The active sessions. Everything is decided in update, once per step."""
+
+    def __init__(
+        self,
+        pool_blocks: int,
+        time_to_reuse: Callable[[str, float], float],
+        recompute_s: Callable[[str], float],
+    ) -> None:
+        """time_to_reuse: remaining wait of a session in seconds. recompute_s: what it costs to
+        compute its resident prefix again."""
+        self.parked = 0
+        """Sessions with a waiting request that may not run now."""
+        self.displaced = 0
+        self._time_to_reuse, self._recompute_s = time_to_reuse, recompute_s
+        self._slack = int(SLACK * pool_blocks)
+        self._active: set[str] = set()
+
+    def __contains__(self, session: str) -> bool:
+        return session in self._active
+
+    def forget(self, session: str) -> None:
+        """The session has ended, or the table has dropped it."""
+        self._active.discard(session)
+
+    def update(
+        self,
+        now: float,
+        waiting: Collection[Candidate],
+        running: set[str],
+        room: Callable[[], int],
+    ) -> None:
+        """Decides who is active in this step.
+
+        room: blocks that are free and not held for an active session, less what running requests
+        still need; asked again after each displacement.
+        """
+        self._active |= running
+        self._active |= {c.session for c in waiting if c.must_run}
+        here = running | {c.session for c in waiting}
+        away = self._away(now, here)
+        entering = [c for c in waiting if c.session in self._active]
+        needed = self._park(entering, away, running, room)
+        parked = [c for c in waiting if c.session not in self._active]
+        parked.sort(key=lambda c: c.missing_blocks - AGEING_BLOCKS_PER_S * c.waited_s)
+        for candidate in parked:
+            short = candidate.missing_blocks - (room() - needed)
+            payback = PAYBACK if running or needed > self._slack else PAYBACK_WHEN_IDLE
+            if self._active and short > 0 and not self._displace(short, away, room, payback):
+                break
+            self._active.add(candidate.session)
+            needed += candidate.missing_blocks
+        self.parked = len(here - self._active)
+
+    def _park(
+        self,
+        entering: list[Candidate],
+        away: list[tuple[float, str]],
+        running: set[str],
+        room: Callable[[], int],
+    ) -> int:
+        """Where the active sessions have outgrown the pool, parks some until the rest fits.
+
+        First those that are away, the longest forecast first; then entering ones, the most missing
+        first; never a running one, nor the last. Returns the blocks that those who enter need, and
+        the slack.
+        """
+        needed = self._slack + sum(c.missing_blocks for c in entering)
+        for _, session in away:
+            if room() >= needed:
+                return needed
+            self._active.discard(session)
+        for candidate in sorted(entering, key=lambda c: -c.missing_blocks):
+            if room() >= needed or len(self._active) == 1:
+                break
+            if not candidate.must_run and candidate.session not in running:
+                self._active.discard(candidate.session)
+                needed -= candidate.missing_blocks
+        return needed
+
+    def _displace(
+        self, short: int, away: list[tuple[float, str]], room: Callable[[], int], payback: float
+    ) -> bool:
+        """Parks sessions that are away until so many more blocks are free; False, and none is
+        parked, where that does not pay."""
+        before, chosen = room(), []
+        for wait_s, session in away:
+            if session in self._active and wait_s > payback * self._recompute_s(session):
+                self._active.discard(session)
+                chosen.append(session)
+                if room() - before >= short:
+                    self.displaced += len(chosen)
+                    return True
+        self._active.update(chosen)
+        return False
+
+    def _away(self, now: float, here: set[str]) -> list[tuple[float, str]]:
+        """Active sessions without a request here, the one that is away longest first."""
+        return sorted(((self._time_to_reuse(s, now), s) for s in self._active - here), reverse=True)

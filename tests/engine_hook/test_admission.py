@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from cachewise_engine_hook.admission import ActiveSet, Candidate
+from hypothesis import given
+from hypothesis import strategies as st
+
+POOL = 100
+
+
+class Pool:
+    """Blocks held by each session; room is what nobody active holds."""
+
+    def __init__(self, held: dict[str, int], waits: dict[str, float] | None = None) -> None:
+        self.held, self.waits = held, waits or {}
+        self.active = ActiveSet(POOL, lambda s, now: self.waits.get(s, 0.0), lambda s: 1.0)
+
+    def room(self) -> int:
+        return POOL - sum(blocks for s, blocks in self.held.items() if s in self.active)
+
+    def step(self, *waiting: Candidate, running: set[str] | None = None) -> set[str]:
+        self.active.update(0.0, waiting, running or set(), self.room)
+        return {s for s in "abcdefgh" if s in self.active}
+
+
+def test_without_pressure_everybody_is_active() -> None:
+    pool = Pool({})
+    assert pool.step(Candidate("a", 40, 0), Candidate("b", 40, 0)) == {"a", "b"}
+    assert pool.active.parked == 0
+
+
+def test_whoever_does_not_fit_is_parked_and_the_shortest_entry_goes_first() -> None:
+    pool = Pool({})
+    assert pool.step(Candidate("a", 70, 0), Candidate("b", 30, 0), Candidate("c", 60, 0)) == {
+        "b",
+        "c",
+    }
+    assert pool.active.parked == 1
+
+
+def test_waiting_makes_a_large_entry_go_before_a_short_one() -> None:
+    pool = Pool({})
+    assert pool.step(Candidate("a", 90, 20), Candidate("b", 30, 0)) == {"a"}
+
+
+def test_a_session_that_is_away_for_long_is_displaced_and_one_that_returns_soon_is_not() -> None:
+    pool = Pool({}, {"a": 15.0, "b": 25.0})
+    pool.step(Candidate("a", 60, 0), Candidate("b", 30, 0))
+    pool.held = {"a": 60, "b": 30}
+    assert pool.step(Candidate("c", 30, 0), running={"e"}) == {"a", "c", "e"}
+    assert pool.active.displaced == 1
+    assert pool.step(Candidate("d", 90, 0), running={"e"}) == {"a", "c", "e"}
+
+
+def test_an_engine_with_nothing_to_run_displaces_sooner() -> None:
+    pool = Pool({"a": 90}, {"a": 2.0})
+    pool.step(Candidate("a", 90, 0))
+    assert pool.step(Candidate("b", 50, 0), running={"h"}) == {"a", "h"}
+    pool = Pool({"a": 90}, {"a": 2.0})
+    pool.step(Candidate("a", 90, 0))
+    assert pool.step(Candidate("b", 50, 0)) == {"b"}
+
+
+def test_sessions_that_outgrow_the_pool_are_parked_the_longest_away_first() -> None:
+    pool = Pool({}, {"b": 5.0, "c": 50.0})
+    pool.step(Candidate("a", 30, 0), Candidate("b", 30, 0), Candidate("c", 30, 0))
+    pool.held = {"a": 30, "b": 30, "c": 30}
+    assert pool.step(Candidate("a", 20, 0)) == {"a", "b"}
+
+
+candidates = st.lists(
+    st.builds(
+        Candidate,
+        st.sampled_from("abcdefgh"),
+        st.integers(0, 90),
+        st.floats(0, 100),
+        st.booleans(),
+    ),
+    max_size=8,
+    unique_by=lambda c: c.session,
+)
+
+
+@given(
+    st.lists(st.tuples(candidates, st.sets(st.sampled_from("abcdefgh"), max_size=3)), max_size=8),
+    st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 40)),
+    st.dictionaries(st.sampled_from("abcdefgh"), st.floats(0, 1e6)),
+)
+def test_running_and_preempted_sessions_are_never_parked_and_nobody_is_alone_outside(
+    steps, held, waits
+) -> None:
+    pool = Pool(held, waits)
+    for waiting, running in steps:
+        active = pool.step(*waiting, running=running)
+        assert running <= active
+        assert {c.session for c in waiting if c.must_run} <= active
+        assert active or not waiting
+        assert 0 <= pool.active.parked == len({c.session for c in waiting} - active)

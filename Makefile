@@ -33,8 +33,10 @@ test: setup
 check: setup
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
-	$(BIN)/mypy $(PACKAGES:%=-p $(notdir %)) || true
+	$(BIN)/mypy -p cachewise_predictor -p cachewise_engine_hook -p cachewise_bench
+	cd deploy/grafana && ../../$(BIN)/mypy --config-file ../../pyproject.toml *.py ../check.py
 	cd proto && ../$(BIN)/buf lint
+	$(BIN)/python deploy/check.py
 
 # Stubs come from grpcio-tools 1.71.2, which wants protobuf 5: an environment of its own. They run on protobuf 5, 6 and 7.
 proto:

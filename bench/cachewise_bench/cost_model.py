@@ -48,7 +48,7 @@ class Hardware:
 
     @classmethod
     def load(cls, name_or_path: str) -> Hardware:
-        """A preset by its name or a TOML file by its path. Raises WorkloadError naming the field."""
+        """A preset by name or a TOML file by path. Raises WorkloadError naming the field."""
         folder = resources.files("cachewise_bench") / "hardware"
         preset = folder / f"{name_or_path}.toml"
         path = Path(name_or_path)

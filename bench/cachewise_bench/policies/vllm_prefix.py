@@ -38,4 +38,5 @@ class VllmPrefix(Policy):
                 low = middle
             else:
                 high = middle - 1
-        return -(-int(request.num_tokens) // self.engine.hardware.block_size) - low
+        needed = -(-int(request.num_tokens) // int(self.engine.hardware.block_size))
+        return needed - low

@@ -53,9 +53,9 @@ def _add_workload_options(parser: argparse.ArgumentParser) -> None:
     )
     for name, kind, default, metavar, text in (
         ("--sessions", _count, 8, "N", "sessions that run at once"),
-        ("--turns", _count, 14, "N", "a session's turns at most"),
+        ("--turns", _count, 12, "N", "a session's turns at most"),
         ("--context-cap", _count, 120_000, "TOKENS", "a session ends where its context passes it"),
-        ("--token-scale", _positive, 0.08, "F", "traced token counts are multiplied by this"),
+        ("--token-scale", _positive, 0.06, "F", "traced token counts are multiplied by this"),
         ("--time-scale", _positive, 0.1, "F", "traced waits are multiplied by this"),
         ("--max-wait", _positive, 10.0, "SECONDS", "no wait is longer, after scaling"),
         ("--seed", int, 0, "N", "which sessions are drawn, and their words"),

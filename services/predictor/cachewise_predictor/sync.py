@@ -19,6 +19,7 @@ from .service import Predictor
 from .store import Batch, Store
 
 _MOST_PER_BATCH = 1_000
+_LONGEST_WRITE_S, _LONGEST_FINISH_S = 2.0, 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 
 _log = logging.getLogger(__name__)
@@ -74,10 +75,12 @@ class StoreSync:
 
     async def _finish(self) -> None:
         try:
-            await self._write()
+            await self._write(_LONGEST_FINISH_S)
             await self._learner.finish(self._predictor.clock())
         except StoreError as error:
-            _log.warning("%s; %d sessions not stored", error, len(self._predictor.journal))
+            _log.warning("%s", error)
+        if left := len(self._predictor.journal):
+            _log.warning("%d changed sessions could not be stored in time", left)
 
     async def _try_round(self) -> bool:
         try:
@@ -97,7 +100,7 @@ class StoreSync:
     async def _round(self) -> None:
         if not self._has_restored:
             await self._restore()
-        await self._write()
+        await self._write(_LONGEST_WRITE_S)
         now = self._predictor.clock()
         if now >= self._refresh_at:
             await self._store.purge_sessions(now)
@@ -113,8 +116,8 @@ class StoreSync:
         open_count = self._predictor.sessions.open_count
         _log.info("%d sessions restored, %d intervals are open", len(stored), open_count)
 
-    async def _write(self) -> None:
-        """Empties the journal.
+    async def _write(self, most_s: float) -> None:
+        """Empties the journal, or as much of it as the time allows.
 
         A batch whose answer was lost is looked up before it is sent again.
         """
@@ -122,7 +125,9 @@ class StoreSync:
             if await self._store.last_written(self._writer) < self._unanswered.number:
                 await self._store.write(self._unanswered)
             self._unanswered = None
-        while entries := self._predictor.journal.take(_MOST_PER_BATCH):
+        journal, clock = self._predictor.journal, self._predictor.clock
+        deadline = clock() + most_s
+        while clock() < deadline and (entries := journal.take(_MOST_PER_BATCH)):
             self._number += 1
             self._unanswered = Batch(
                 self._writer,

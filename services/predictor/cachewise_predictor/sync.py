@@ -18,7 +18,7 @@ from .learner import REFRESH_S, Learner
 from .service import Predictor
 from .store import Batch, Store
 
-_MOST_PER_BATCH = 1_000
+_MOST_PER_BATCH = 200
 _LONGEST_WRITE_S, _LONGEST_FINISH_S = 2.0, 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds the images and runs the cpu profile of docker-compose.yml for real, grafana excepted: a tool call through the
 # engine must show up as a forecast in Prometheus, every query of the dashboard must have data while sessions run, and
-# the engine must serve on while the predictor is killed and comes back. One command, about 5 minutes, needs root.
+# the engine must serve on while the predictor, and then the store, is killed and comes back. One command, about 6 minutes
+# on two cores once the base images are there; needs root.
 #
 #   .venv/bin/python, made by `make setup`, makes the tiny model. From the environment:
 #   COMPOSE            podman-compose 1.3 or newer (default podman-compose; `pip install podman-compose` has it)
@@ -40,6 +41,12 @@ value() {
     | "$python" -c 'import json, sys; r = json.load(sys.stdin)["data"]["result"]; print(r[0]["value"][1] if r else "")'
 }
 
+# show METRIC...: their sums in Prometheus now.
+show() {
+  local metric
+  for metric; do echo "  sum($metric) = $(value "sum($metric)")"; done
+}
+
 is_at_least() { "$python" -c 'import sys; sys.exit(not float(sys.argv[1] or "nan") >= float(sys.argv[2]))' "$(value "$1")" "$2"; }
 
 # Podman leaves health checks to systemd timers; without systemd somebody must call them.
@@ -72,8 +79,10 @@ CACHEWISE_MODEL_DIR=$("$python" -c 'from pathlib import Path; from cachewise_ben
 print(ensure_model(Path(".cachewise/models")))')
 chmod -R a+rX "$CACHEWISE_MODEL_DIR"  # safetensors writes files for their owner only
 # A pool of 3,072 tokens: eight sessions of up to 1,500 do not fit, so blocks are evicted and computed again.
-CACHEWISE_ENGINE_ARGS="--max-model-len 2048 --num-gpu-blocks-override 96"
-export ENGINE_PORT PREDICTOR_PORT PROMETHEUS_PORT CACHEWISE_MODEL_DIR CACHEWISE_ENGINE_ARGS
+CACHEWISE_ENGINE_CONFIG=$work/engine.yaml
+{ cat deploy/engine/cpu.yaml; printf 'max-model-len: 2048\nnum-gpu-blocks-override: 96\n'; } >"$CACHEWISE_ENGINE_CONFIG"
+chmod a+rx "$work"
+export ENGINE_PORT PREDICTOR_PORT PROMETHEUS_PORT CACHEWISE_MODEL_DIR CACHEWISE_ENGINE_CONFIG
 
 say "images"
 tests/deploy/stand_ins.sh >"$work/stand_ins.log" 2>&1 || { tail -40 "$work/stand_ins.log"; exit 1; }
@@ -96,9 +105,7 @@ wait_for 60 is_at_least 'cachewise_predictor_forecasts_sent_total' 1
 # An idle engine takes its forecasts when the next request comes.
 "$python" tests/deploy/sessions.py "$engine"
 wait_for 60 is_at_least 'sum(cachewise_forecasts_received_total)' 1
-for metric in cachewise_{,predictor_}tool_calls_total cachewise_predictor_forecasts_sent_total cachewise_forecasts_received_total; do
-  echo "sum($metric) = $(value "sum($metric)")"
-done
+show cachewise_predictor_forecasts_sent_total cachewise_forecasts_received_total
 
 say "every query of the dashboard, while sessions run"
 "$python" tests/deploy/sessions.py "$engine" --sessions 8 --seconds "${DRILL_SECONDS:-90}" >"$work/sessions.json" &
@@ -107,6 +114,10 @@ sleep "$((${DRILL_SECONDS:-90} * 2 / 3))"
 "$python" deploy/grafana/check_queries.py --prometheus "$prometheus" --minutes 2
 wait "$load"
 cat "$work/sessions.json"
+wait_for 30 is_at_least 'sum(cachewise_predictor_tool_calls_total) == bool sum(cachewise_tool_calls_total)' 1
+is_at_least 'sum(cachewise_evicted_blocks_total{order="forecast"})' 1
+show cachewise_{,predictor_}tool_calls_total cachewise_turns_total cachewise_forecasts_received_total \
+  cachewise_evicted_blocks_total cachewise_{prompt,hit,recomputed}_tokens_total
 
 say "the predictor is killed: the engine serves on, and finds it again"
 "${compose[@]}" stop -t 0 predictor >/dev/null 2>&1
@@ -116,6 +127,16 @@ echo "predictor connected: $(value cachewise_predictor_connected)"
 "${compose[@]}" start predictor >/dev/null 2>&1
 wait_for 60 is_at_least 'cachewise_predictor_connected' 1
 echo "predictor connected again: $(value cachewise_predictor_connected)"
+
+say "the store is killed: forecasts go on"
+"${compose[@]}" stop -t 0 redis >/dev/null 2>&1
+wait_for 60 is_at_least '1 - cachewise_predictor_store_up' 1
+before=$(value 'sum(cachewise_forecasts_received_total)')
+"$python" tests/deploy/sessions.py "$engine" --sessions 4 --seconds 15
+wait_for 30 is_at_least "sum(cachewise_forecasts_received_total) - $before" 10
+"${compose[@]}" start redis >/dev/null 2>&1
+wait_for 60 is_at_least 'cachewise_predictor_store_up' 1
+echo "store up again: $(value cachewise_predictor_store_up)"
 
 say "health"
 podman ps --filter label=io.podman.compose.project=cachewise-drill --format '{{.Names}} {{.Status}}'

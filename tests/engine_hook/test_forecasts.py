@@ -142,7 +142,7 @@ def test_malformed_forecasts_are_counted_and_the_others_taken(
     eventually(lambda: len(updates.extend(link.take()) or updates) == 2)
     assert [u.session for u in updates] == ["good", "gone"]
     assert updates[1].ended and updates[1].forecast is None
-    assert link.malformed == 5
+    assert link.malformed == 5 and link.received == {"tool": 1}
 
 
 def test_without_a_predictor_the_link_waits_quietly_and_stops_at_once() -> None:

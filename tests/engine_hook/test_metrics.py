@@ -26,12 +26,12 @@ def test_the_collector_reads_the_hooks_state_when_asked() -> None:
     registry = CollectorRegistry()
     registry.register(EngineCollector(hook))
     hook.counts.hit_tokens = 12
-    hook.counts.forecasts_received["tool"] += 3
+    hook.counts.forecasts_dropped["stale"] += 3
     hook.counts.queue_s.observe(0.5)
     hook.sessions.request_arrived("a", 0.0)
     value = registry.get_sample_value
     assert value("cachewise_hit_tokens_total") == 12
-    assert value("cachewise_forecasts_received_total", {"source": "tool"}) == 3
+    assert value("cachewise_forecasts_dropped_total", {"reason": "stale"}) == 3
     assert value("cachewise_queue_seconds_count") == 1
     assert value("cachewise_sessions", {"state": "running"}) == 1
     assert value("cachewise_blocks", {"state": "used"}) == 4

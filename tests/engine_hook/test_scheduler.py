@@ -34,7 +34,7 @@ def turn(scheduler: Any, name: str, tokens: list[int], session: str | None = Non
 def forecast(scheduler: Any, session: str, curve: Forecast) -> None:
     now = scheduler.clock()
     update = ForecastUpdate(hash_session(session, ""), now, curve)
-    scheduler._hook.take_forecast(update, now)
+    scheduler._hook.take_forecast(update)
 
 
 def resident(scheduler: Any, request: Any) -> int:

@@ -51,4 +51,4 @@ class Ours(Policy):
 
     def _send(self, session: str, since: float, forecast: Forecast) -> None:
         update = ForecastUpdate(hash_session(session, ""), since, forecast)
-        self._hook.take_forecast(update, since)
+        self._hook.take_forecast(update)

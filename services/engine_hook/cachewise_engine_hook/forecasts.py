@@ -13,7 +13,7 @@ import logging
 import random
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 
@@ -51,6 +51,8 @@ class ForecastLink:
     ) -> None:
         """predictor: host:port. clock: the engine's, in seconds."""
         self.connected = False
+        self.received: Counter[str] = Counter()
+        """Forecasts that arrived, by source; written by the link's thread only."""
         self.malformed = 0
         self._predictor, self._replica, self._tenant = predictor, replica, tenant
         self._clock = clock
@@ -169,9 +171,13 @@ class ForecastLink:
         now = self._clock()
         for message in response.forecasts:
             try:
-                self._inbox.append(_update_from(message, now))
+                update = _update_from(message, now)
             except ValueError:
                 self.malformed += 1
+                continue
+            self._inbox.append(update)
+            if update.forecast is not None:
+                self.received[update.forecast.source] += 1
 
 
 def _update_from(message: pb.SessionForecast, now: float) -> ForecastUpdate:
@@ -189,6 +195,5 @@ def _update_from(message: pb.SessionForecast, now: float) -> ForecastUpdate:
             curve.sample_count,
             curve.model_version,
         )
-    return ForecastUpdate(
-        message.session, now - message.elapsed_seconds, forecast, message.session_ended
-    )
+    opened_at = now - message.elapsed_seconds
+    return ForecastUpdate(message.session, opened_at, forecast, message.session_ended, now)

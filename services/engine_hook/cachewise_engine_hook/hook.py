@@ -87,7 +87,7 @@ class EngineHook:
         """running: the requests in the batch before this step."""
         if self.link is not None:
             for update in self.link.take():
-                self.take_forecast(update, now)
+                self.take_forecast(update)
         self._measure_speed(now)
         self.free_queue.begin_step(now)
         self.waiting_queue.begin_step(now)
@@ -125,16 +125,14 @@ class EngineHook:
         if self.link is not None:
             self.link.stop()
 
-    def take_forecast(self, update: ForecastUpdate, now: float) -> None:
-        if update.forecast is not None:
-            self.counts.forecasts_received[update.forecast.source] += 1
+    def take_forecast(self, update: ForecastUpdate) -> None:
         if reason := self.sessions.apply(update):
             self.counts.forecasts_dropped[reason] += 1
             return
         if update.ended:
             self.active.forget(update.session)
         elif (session := self.sessions.get(update.session)) is not None:
-            self.counts.forecast_delay_s.observe(max(now - session.idle_since, 0.0))
+            self.counts.forecast_delay_s.observe(max(update.received_at - session.idle_since, 0.0))
 
     # ---- what the free queue asks (free_queue.Reuse) --------------------------------------------
 
@@ -219,6 +217,9 @@ class EngineHook:
 
     def session_list(self) -> list[Session]:
         return self.sessions.snapshot()
+
+    def forecasts_received(self) -> dict[str, int]:
+        return dict(self.link.received) if self.link is not None else {}
 
     def predictor_connected(self) -> bool:
         return self.link is not None and self.link.connected

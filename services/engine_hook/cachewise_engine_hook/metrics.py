@@ -50,7 +50,6 @@ class Counts:
     def __init__(self) -> None:
         self.requests = self.prompt_tokens = self.hit_tokens = self.recomputed_tokens = 0
         self.queue_s, self.forecast_delay_s = Histogram(), Histogram()
-        self.forecasts_received: Counter[str] = Counter()
         self.forecasts_dropped: Counter[str] = Counter()
 
 
@@ -65,6 +64,7 @@ class Observed(Protocol):
     def blocks(self) -> dict[str, int]: ...
     def session_list(self) -> list[Session]: ...
     def waiting_sessions(self) -> set[str]: ...
+    def forecasts_received(self) -> dict[str, int]: ...
     def predictor_connected(self) -> bool: ...
 
 
@@ -98,7 +98,7 @@ class EngineCollector(Collector):
             "cachewise_forecasts_received",
             "Forecasts that reached the engine",
             "source",
-            counts.forecasts_received.copy(),
+            observed.forecasts_received(),
         )
         yield _labelled(
             "cachewise_forecasts_dropped",

@@ -48,6 +48,7 @@ class ForecastUpdate:
     """When the interval opened, in seconds of the engine's monotonic clock."""
     forecast: Forecast | None
     ended: bool = False
+    received_at: float = -math.inf
 
 
 class SessionTable:

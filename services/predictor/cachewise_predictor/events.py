@@ -26,6 +26,13 @@ class Wait(Enum):
     ABORTED = "aborted"
 
 
+class ToolCall(NamedTuple):
+    """arguments: JSON text, redacted and cut at 400 characters by the engine; "" if unknown."""
+
+    name: str
+    arguments: str = ""
+
+
 @dataclass(frozen=True)
 class TurnStarted:
     """The session's next request arrived."""
@@ -33,10 +40,10 @@ class TurnStarted:
 
 @dataclass(frozen=True)
 class TurnEnded:
-    """The response is complete. `tools` names the tools called; their arguments are not kept."""
+    """The response is complete."""
 
     wait: Wait
-    tools: tuple[str, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,7 @@ class OpenInterval:
     turn: str
     opened_at: float
     wait: Wait
-    tools: tuple[str, ...]
+    calls: tuple[ToolCall, ...]
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,7 @@ class Interval:
     key: SessionKey
     turn: str
     wait: Wait
-    tools: tuple[str, ...]
+    calls: tuple[ToolCall, ...]
     seconds: float
     is_finished: bool
 

@@ -69,7 +69,7 @@ class Metrics:
         if change.is_duplicate:
             self._duplicates.inc()
         elif isinstance(event.kind, TurnEnded):
-            self._tool_calls.inc(len(event.kind.tools))
+            self._tool_calls.inc(len(event.kind.calls))
 
     def count_rejected(self, events: int) -> None:
         self._rejected.inc(events)

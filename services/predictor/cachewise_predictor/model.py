@@ -32,7 +32,7 @@ from safetensors.numpy import load, save
 
 from . import prior, survival
 from .errors import ModelError
-from .events import Forecast, Interval, Quantile, Source, Wait
+from .events import Forecast, Interval, Quantile, Source, ToolCall, Wait
 from .survival import BINS, GRID_S, Counts, Floats
 
 FORMAT = "cachewise-model/1"
@@ -79,12 +79,13 @@ class Model:
     rows: Mapping[Group, Row] = field(default_factory=dict)
     _forecasts: dict[_Turn, Forecast] = field(default_factory=dict, repr=False)
 
-    def forecast(self, tenant: str, wait: Wait, tools: tuple[str, ...]) -> Forecast:
+    def forecast(self, tenant: str, wait: Wait, calls: tuple[ToolCall, ...]) -> Forecast:
         """The curve of a wait that begins now.
 
-        tools: the names called by the turn, for a TOOL wait.
+        calls: those of the turn, for a TOOL wait.
         """
-        turn = (tenant, wait, tuple(sorted(tools)) if wait is Wait.TOOL else ())
+        tools = sorted(call.name for call in calls)
+        turn = (tenant, wait, tuple(tools) if wait is Wait.TOOL else ())
         known = self._forecasts.get(turn)
         if known is None:
             if len(self._forecasts) >= _MAX_REMEMBERED:
@@ -197,17 +198,18 @@ class Model:
         """The rows that an interval counts in."""
         tenant, wait = interval.key.tenant, interval.wait
         groups = [Group(None, wait), Group(tenant, wait)]
-        if wait is Wait.TOOL and interval.tools:
-            groups.append(Group(tenant, wait, self._slowest(tenant, interval.tools)))
+        if wait is Wait.TOOL and interval.calls:
+            groups.append(Group(tenant, wait, self._slowest(tenant, interval.calls)))
         return groups
 
-    def _slowest(self, tenant: str, tools: tuple[str, ...]) -> str:
+    def _slowest(self, tenant: str, calls: tuple[ToolCall, ...]) -> str:
         """The tool with the longest median wait, as far as this model knows."""
-        names = sorted(set(tools))
+        names = sorted({call.name for call in calls})
         if len(names) == 1:
             return names[0]
         return max(
-            names, key=lambda tool: self.forecast(tenant, Wait.TOOL, (tool,)).quantiles[0].wait_s
+            names,
+            key=lambda n: self.forecast(tenant, Wait.TOOL, (ToolCall(n),)).quantiles[0].wait_s,
         )
 
 

@@ -24,6 +24,7 @@ from .events import (
     SessionForecast,
     SessionKey,
     Source,
+    ToolCall,
     TurnEnded,
     TurnStarted,
     Wait,
@@ -37,9 +38,9 @@ SERVICE = "cachewise.v1.PredictorService"
 MAX_ID = 256
 """Characters of a tenant, session or turn; a longer one is malformed."""
 
-MAX_TOOL_NAME = 128
+MAX_TOOL_NAME, MAX_ARGUMENTS = 128, 400
 MAX_TOOL_CALLS = 32
-"""Tool calls of one turn beyond these, and the rest of a longer name, are left out."""
+"""Tool calls of one turn beyond these, and the rest of longer names and arguments, are left out."""
 
 _OPTIONS = (
     # Engines ping every 30 s, idle or not; by default a server closes such a connection after a
@@ -179,9 +180,13 @@ def _kind(message: pb.Event) -> TurnStarted | TurnEnded | SessionEnded | None:
 def _turn_ended(message: pb.TurnEnded) -> TurnEnded:
     """An outcome that this version does not know: a tool if there are calls, else a person."""
     calls = message.tool_calls[:MAX_TOOL_CALLS]
-    tools = tuple(call.name[:MAX_TOOL_NAME] for call in calls if call.name)
+    known = tuple(
+        ToolCall(call.name[:MAX_TOOL_NAME], call.arguments[:MAX_ARGUMENTS])
+        for call in calls
+        if call.name
+    )
     unknown = Wait.TOOL if calls else Wait.HUMAN
-    return TurnEnded(_WAITS.get(message.outcome, unknown), tools)
+    return TurnEnded(_WAITS.get(message.outcome, unknown), known)
 
 
 def from_session_forecast(forecast: SessionForecast) -> pb.SessionForecast:

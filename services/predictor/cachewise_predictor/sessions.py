@@ -129,7 +129,7 @@ def _start_turn(event: Event, state: SessionState, at: float) -> Change:
 
 def _end_turn(event: Event, state: SessionState, at: float) -> Change:
     assert isinstance(event.kind, TurnEnded)
-    opened = OpenInterval(event.turn, at, event.kind.wait, event.kind.tools)
+    opened = OpenInterval(event.turn, at, event.kind.wait, event.kind.calls)
     start = state.unmatched_start
     if start is not None and start[0] != event.turn and at <= start[1]:
         finished = _close(event.key, opened, start[1], is_finished=True)
@@ -157,7 +157,7 @@ def _close(
     if opened is None:
         return None
     seconds = max(at - opened.opened_at, 0.0)
-    return Interval(key, opened.turn, opened.wait, opened.tools, seconds, is_finished)
+    return Interval(key, opened.turn, opened.wait, opened.calls, seconds, is_finished)
 
 
 def _mark(event: Event) -> int:

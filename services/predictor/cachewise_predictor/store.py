@@ -11,7 +11,8 @@ command.
     {cachewise}:model:<version>    string  the listed versions   to the fall from the list
 
 The braces put all keys in one slot of a Redis cluster, so that they can change in one transaction.
-Sessions are keyed hashes already; tool names are kept, arguments are not.
+Sessions are keyed hashes already. The arguments of tool calls are redacted by the engine; they are
+kept with the open interval and in the stream, as long as those.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, WatchError
 
 from .errors import StoreError
-from .events import Interval, OpenInterval, SessionKey, Wait
+from .events import Interval, OpenInterval, SessionKey, ToolCall, Wait
 from .sessions import MAX_SESSIONS, TTL_S, SessionState
 
 MAX_STORED_SESSIONS = MAX_SESSIONS
@@ -237,7 +238,7 @@ def _dump_state(state: SessionState) -> str:
     return json.dumps(
         {
             "touched_at": state.touched_at,
-            "open": opened and [opened.turn, opened.opened_at, opened.wait.value, opened.tools],
+            "open": opened and [opened.turn, opened.opened_at, opened.wait.value, opened.calls],
             "seen": state.seen,
             "unmatched_start": state.unmatched_start,
             "ended_at": state.ended_at,
@@ -252,7 +253,7 @@ def _load_session(member: bytes, value: bytes | None) -> tuple[SessionKey, Sessi
         opened, start = record["open"], record["unmatched_start"]
         state = SessionState(
             touched_at=float(record["touched_at"]),
-            open=opened and OpenInterval(opened[0], opened[1], Wait(opened[2]), tuple(opened[3])),
+            open=opened and OpenInterval(opened[0], opened[1], Wait(opened[2]), _load_calls(opened[3])),
             seen=tuple(record["seen"]),
             unmatched_start=start and (start[0], start[1]),
             ended_at=record["ended_at"],
@@ -262,6 +263,10 @@ def _load_session(member: bytes, value: bytes | None) -> tuple[SessionKey, Sessi
     return SessionKey(tenant, session), state
 
 
+def _load_calls(pairs: list[list[str]]) -> tuple[ToolCall, ...]:
+    return tuple(ToolCall(str(name), str(arguments)) for name, arguments in pairs)
+
+
 def _dump_interval(interval: Interval) -> str:
     return json.dumps(
         {
@@ -269,7 +274,7 @@ def _dump_interval(interval: Interval) -> str:
             "session": interval.key.session,
             "turn": interval.turn,
             "wait": interval.wait.value,
-            "tools": interval.tools,
+            "calls": interval.calls,
             "seconds": interval.seconds,
             "is_finished": interval.is_finished,
         }
@@ -283,7 +288,7 @@ def _load_interval(fields: Mapping[bytes, bytes]) -> Interval | None:
             key=SessionKey(record["tenant"], record["session"]),
             turn=record["turn"],
             wait=Wait(record["wait"]),
-            tools=tuple(record["tools"]),
+            calls=_load_calls(record["calls"]),
             seconds=float(record["seconds"]),
             is_finished=bool(record["is_finished"]),
         )

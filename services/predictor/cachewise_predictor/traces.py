@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from .errors import TraceError
-from .events import Interval, SessionKey, Wait
+from .events import Interval, SessionKey, ToolCall, Wait
+from .redaction import redact
 
 MAX_TOOL_WAIT_S = 3_600.0
 _TRUSTED = frozenset(("measured", "stamps"))
@@ -87,7 +88,7 @@ class _Skipped(Exception):
 
 def _to_interval(turn: dict[str, Any], tenant: str) -> Interval:
     after, seconds, tools = turn["next"], turn.get("reuse_s"), turn["tools"]
-    names = tuple(str(tool["name"]) for tool in tools)
+    calls = tuple(_to_call(tool) for tool in tools)
     key = SessionKey(tenant, str(turn["session"]))
     if after not in ("tool", "human"):
         raise _Skipped(f"next is {after}")
@@ -95,8 +96,15 @@ def _to_interval(turn: dict[str, Any], tenant: str) -> Interval:
         raise _Skipped("no wait")
     if after == "human":
         return Interval(key, str(turn["turn"]), Wait.HUMAN, (), float(seconds), True)
-    if not names or not all(tool.get("dur_q") in _TRUSTED for tool in tools):
+    if not calls or not all(tool.get("dur_q") in _TRUSTED for tool in tools):
         raise _Skipped("tool times not trusted")
     is_finished = seconds <= MAX_TOOL_WAIT_S
     seconds = min(float(seconds), MAX_TOOL_WAIT_S)
-    return Interval(key, str(turn["turn"]), Wait.TOOL, names, seconds, is_finished)
+    return Interval(key, str(turn["turn"]), Wait.TOOL, calls, seconds, is_finished)
+
+
+def _to_call(tool: dict[str, Any]) -> ToolCall:
+    arguments = tool.get("args", "")
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    return ToolCall(str(tool["name"]), redact(arguments))

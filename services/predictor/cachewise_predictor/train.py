@@ -52,8 +52,8 @@ async def train(paths: list[Path], store: Store) -> str:
 
 def build(intervals: list[Interval]) -> Model:
     """A turn with several calls counts for the slowest: to know it takes a model of the others."""
-    single = [i for i in intervals if len(set(i.tools)) <= 1]
-    several = [i for i in intervals if len(set(i.tools)) > 1]
+    single = [i for i in intervals if len({c.name for c in i.calls}) <= 1]
+    several = [i for i in intervals if len({c.name for c in i.calls}) > 1]
     return Model().learn(single).learn(several)
 
 

@@ -23,6 +23,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from .config import Address
 from .errors import ConfigError
+from .events import ToolCall
 from .model import Model
 from .service import Predictor
 
@@ -87,8 +88,8 @@ def summarise(model: Model, most: int = MOST_GROUPS) -> list[GroupSummary]:
     rows = sorted(model.rows.items(), key=lambda item: -item[1].samples)[:most]
     summaries = []
     for group, row in rows:
-        tools = () if group.tool is None else (group.tool,)
-        waits = [q.wait_s for q in model.forecast(group.tenant or "", group.wait, tools).quantiles]
+        calls = () if group.tool is None else (ToolCall(group.tool),)
+        waits = [q.wait_s for q in model.forecast(group.tenant or "", group.wait, calls).quantiles]
         summaries.append(
             GroupSummary(group.tenant, group.wait.value, group.tool, row.samples, *waits)
         )

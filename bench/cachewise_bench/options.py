@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cachewise_bench.engine import POLICIES
+from cachewise_bench.forecast import command as forecast
 
 DESCRIPTION = "Replays coding-agent sessions against vLLM, with and without CacheWise."
 
@@ -39,6 +40,7 @@ def parser(run_engine: Callable[..., int]) -> argparse.ArgumentParser:
     _add_workload_options(engine)
     _add_engine_options(engine)
     _add_output_options(engine)
+    forecast.add_parser(commands)
     return top
 
 

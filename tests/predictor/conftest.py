@@ -13,6 +13,7 @@ from cachewise_predictor.events import (
     Interval,
     SessionEnded,
     SessionKey,
+    ToolCall,
     TurnEnded,
     TurnStarted,
     Wait,
@@ -45,6 +46,11 @@ class Clock:
         return self.now
 
 
+def calls(*tools: str) -> tuple[ToolCall, ...]:
+    """Calls without arguments."""
+    return tuple(map(ToolCall, tools))
+
+
 def started(turn: str, age_s: float = 0.0, key: SessionKey = KEY) -> Event:
     return Event(key, turn, age_s, TurnStarted())
 
@@ -56,7 +62,7 @@ def ended(
     tools: tuple[str, ...] = ("Bash",),
     wait: Wait = Wait.TOOL,
 ) -> Event:
-    return Event(key, turn, age_s, TurnEnded(wait, tools))
+    return Event(key, turn, age_s, TurnEnded(wait, calls(*tools)))
 
 
 def session_ended(age_s: float = 0.0, key: SessionKey = KEY) -> Event:
@@ -71,7 +77,7 @@ def interval(
     is_finished: bool = True,
 ) -> Interval:
     key = SessionKey(tenant, "s1")
-    return Interval(key, f"t{next(_turns)}", wait, tools, seconds, is_finished)
+    return Interval(key, f"t{next(_turns)}", wait, calls(*tools), seconds, is_finished)
 
 
 def make_predictor(clock: Clock | None = None, sessions: Sessions | None = None) -> Predictor:

@@ -10,7 +10,7 @@ from cachewise_predictor.events import Forecast, Source, Wait
 from cachewise_predictor.model import MAX_TENANTS, MAX_TOOLS_PER_TENANT, Group, Model
 from safetensors.numpy import load, save
 
-from .conftest import interval
+from .conftest import calls, interval
 
 
 def median(forecast: Forecast) -> float:
@@ -18,7 +18,7 @@ def median(forecast: Forecast) -> float:
 
 
 def bash(model: Model, tenant: str = "acme") -> Forecast:
-    return model.forecast(tenant, Wait.TOOL, ("Bash",))
+    return model.forecast(tenant, Wait.TOOL, calls("Bash"))
 
 
 def test_without_data_the_forecast_is_the_published_curve_of_the_tool() -> None:
@@ -34,14 +34,14 @@ def test_without_data_the_forecast_is_the_published_curve_of_the_tool() -> None:
 
 def test_a_tool_with_data_follows_them_and_others_follow_the_tenant_and_then_all_tenants() -> None:
     model = Model().learn(interval(50.0 + i % 7, "Bash") for i in range(500))
-    own, other_tool = bash(model), model.forecast("acme", Wait.TOOL, ("mcp__x",))
-    elsewhere = model.forecast("other", Wait.TOOL, ("mcp__x",))
+    own, other_tool = bash(model), model.forecast("acme", Wait.TOOL, calls("mcp__x"))
+    elsewhere = model.forecast("other", Wait.TOOL, calls("mcp__x"))
     assert (own.source, own.sample_count) == (Source.TOOL, 500)
     assert median(own) == pytest.approx(53, rel=0.3)
     assert (other_tool.source, elsewhere.source) == (Source.TENANT, Source.GLOBAL)
     assert median(other_tool) > 10
     assert median(elsewhere) > 10
-    assert median(model.forecast("acme", Wait.TOOL, ("Read",))) < median(other_tool)
+    assert median(model.forecast("acme", Wait.TOOL, calls("Read"))) < median(other_tool)
 
 
 def test_few_data_move_the_forecast_a_little() -> None:
@@ -61,10 +61,10 @@ def test_waits_for_a_person_and_cut_turns_have_curves_of_their_own() -> None:
 
 def test_parallel_calls_are_slower_than_each_and_only_as_sure_as_the_least_known() -> None:
     model = Model().learn(interval(5.0, "Bash") for _ in range(100))
-    both = model.forecast("acme", Wait.TOOL, ("Bash", "mcp__x"))
+    both = model.forecast("acme", Wait.TOOL, calls("Bash", "mcp__x"))
     assert median(both) >= median(bash(model))
     assert (both.source, both.sample_count) == (Source.TENANT, 100)
-    assert model.forecast("acme", Wait.TOOL, ("mcp__x", "Bash")) is both
+    assert model.forecast("acme", Wait.TOOL, calls("mcp__x", "Bash")) is both
 
 
 def test_a_turn_with_several_calls_counts_for_the_slowest_of_them() -> None:
@@ -142,11 +142,11 @@ def test_a_known_forecast_takes_microseconds_and_a_new_one_well_under_a_millisec
     model = Model().learn(interval(1.0 + i, f"tool-{i % 50}") for i in range(2_000))
     start = time.perf_counter()
     for i in range(50):
-        model.forecast("acme", Wait.TOOL, (f"tool-{i}",))
+        model.forecast("acme", Wait.TOOL, calls(f"tool-{i}"))
     fresh_s = (time.perf_counter() - start) / 50
     start = time.perf_counter()
     for i in range(50):
-        model.forecast("acme", Wait.TOOL, (f"tool-{i}",))
+        model.forecast("acme", Wait.TOOL, calls(f"tool-{i}"))
     known_s = (time.perf_counter() - start) / 50
     assert fresh_s < 2e-3
     assert known_s < 1e-4

@@ -13,11 +13,11 @@ from cachewise_predictor.sessions import TTL_S, SessionState
 from cachewise_predictor.store import MODELS_KEPT, START, Batch, Pointer, Store
 from redis.asyncio import Redis
 
-from .conftest import KEY, interval
+from .conftest import KEY, calls, interval
 
 STATE = SessionState(
     touched_at=7.5,
-    open=OpenInterval("t1", 5.25, Wait.TOOL, ("Bash", "Réad\x00")),
+    open=OpenInterval("t1", 5.25, Wait.TOOL, calls("Bash", "Réad\x00")),
     seen=(1, 4_294_967_295),
     unmatched_start=("t0", 1.5),
     ended_at=None,

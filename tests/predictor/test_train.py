@@ -17,7 +17,7 @@ from cachewise_predictor.store import Store
 from cachewise_predictor.traces import TraceReport, find_traces, read_trace
 from cachewise_predictor.train import TENANT, train
 
-from .conftest import TRACES
+from .conftest import TRACES, calls
 
 
 def turn(**changes: Any) -> dict[str, Any]:
@@ -35,7 +35,9 @@ def write(path: Path, lines: Iterable[object]) -> Path:
 def read(path: Path) -> tuple[list[tuple[Wait, tuple[str, ...], float, bool]], TraceReport]:
     report = TraceReport()
     intervals = list(read_trace(path, "acme", report, lambda size: None))
-    return [(i.wait, i.tools, i.seconds, i.is_finished) for i in intervals], report
+    return [
+        (i.wait, tuple(c.name for c in i.calls), i.seconds, i.is_finished) for i in intervals
+    ], report
 
 
 def test_waits_are_read_with_their_tools_and_long_ones_are_censored(tmp_path: Path) -> None:
@@ -126,7 +128,7 @@ async def test_real_traces_give_the_order_of_tools_that_one_expects(
     model = Model.from_bytes(await store.load_model(pointer.version))
     assert model.samples > 20_000
     forecasts = [
-        model.forecast(TENANT, wait, tools)
+        model.forecast(TENANT, wait, calls(*tools))
         for wait, tools in (
             (Wait.TOOL, ("Read",)),
             (Wait.TOOL, ("Bash",)),

@@ -253,7 +253,8 @@ def _load_session(member: bytes, value: bytes | None) -> tuple[SessionKey, Sessi
         opened, start = record["open"], record["unmatched_start"]
         state = SessionState(
             touched_at=float(record["touched_at"]),
-            open=opened and OpenInterval(opened[0], opened[1], Wait(opened[2]), _load_calls(opened[3])),
+            open=opened
+            and OpenInterval(opened[0], opened[1], Wait(opened[2]), _load_calls(opened[3])),
             seen=tuple(record["seen"]),
             unmatched_start=start and (start[0], start[1]),
             ended_at=record["ended_at"],

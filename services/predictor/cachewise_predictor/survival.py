@@ -99,6 +99,15 @@ def quantile(curve: Floats, probability: float) -> float:
     return float(GRID_S[segment] * np.exp(min(growth, longest_growth)))
 
 
+def log_chance_over(curve: Floats, seconds: float) -> float:
+    """log S(seconds)."""
+    segment = min(censored_bin(seconds), BINS)
+    if segment == 0:
+        return float(np.log1p(seconds / GRID_S[1] * np.expm1(curve[1])))
+    exponent = _exponents(curve)[segment]
+    return float(curve[segment] - exponent * np.log(seconds / GRID_S[segment]))
+
+
 def expected_remaining(curve: Floats) -> Floats:
     """E[min(T - t, HORIZON_S) | T > t] in seconds, at each grid time t: integral of S from t to t
     + HORIZON_S, over S(t).

@@ -1,0 +1,1 @@
+"""How good forecasts of waits are: the protocol, the methods compared, the command."""

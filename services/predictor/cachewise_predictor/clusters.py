@@ -1,0 +1,98 @@
+"""Groups of similar tool-call arguments: TF-IDF vectors around k-means centroids.
+
+    words      runs of letters, and single numbers as they are; at most MAX_FEATURES of them
+    vector     counts of the words, log-damped, weighted by rarity (idf), of length 1
+    clusters   MiniBatchKMeans; those with fewer than MIN_SAMPLES members are dissolved
+    assign     the nearest centroid; none if the arguments have no known word, or if they are
+               farther away than nearly all (REACH) that the cluster was made of
+
+Fitting is scikit-learn's; assigning is numpy, and the tests compare both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from .survival import Floats
+
+MAX_CLUSTERS = 100
+MAX_FEATURES = 5_000
+MIN_SAMPLES = 30
+REACH = 0.99
+_MAX_FITTED = 20_000
+"""Samples beyond these are assigned, not fitted: they no longer move centroids."""
+
+_WORD = re.compile(r"[^\W\d_]{2,40}|\d{1,9}")
+
+
+def words(text: str) -> list[str]:
+    """The words of arguments, in small letters."""
+    return _WORD.findall(text.lower())
+
+
+@dataclass(frozen=True, eq=False)
+class Clusters:
+    """Row c of `centroids` and `reach_sq` (squared distances) is cluster c; columns are words."""
+
+    vocabulary: tuple[str, ...]
+    idf: Floats
+    centroids: Floats
+    reach_sq: Floats
+
+    @classmethod
+    def fit(cls, texts: Sequence[str], most: int = MAX_CLUSTERS, seed: int = 0) -> Clusters | None:
+        """None where there is nothing to tell apart."""
+        # Loading scikit-learn takes a second, and serving does not need it.
+        from sklearn.cluster import MiniBatchKMeans
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        vectorizer = TfidfVectorizer(
+            analyzer=words, max_features=MAX_FEATURES, sublinear_tf=True, dtype=np.float32
+        )
+        count = min(most, len(texts) // MIN_SAMPLES, len(set(texts)))
+        if count < 2 or not any(map(words, texts)):
+            return None
+        vectors = vectorizer.fit_transform(texts)
+        rng = np.random.default_rng(seed)
+        chosen = rng.permutation(len(texts))[:_MAX_FITTED]
+        kmeans = MiniBatchKMeans(count, random_state=seed, batch_size=1_024, n_init=3)
+        kmeans.fit(vectors[chosen])
+        members = kmeans.predict(vectors)
+        centroids = kmeans.cluster_centers_.astype(np.float64)
+        distances = kmeans.transform(vectors)[np.arange(len(texts)), members]
+        kept = [c for c in range(count) if (members == c).sum() >= MIN_SAMPLES]
+        reach = np.array([np.quantile(distances[members == c], REACH) for c in kept])
+        if not kept:
+            return None
+        names = tuple(str(name) for name in vectorizer.get_feature_names_out())
+        return cls(names, vectorizer.idf_.astype(np.float64), centroids[kept], (reach + 1e-3) ** 2)
+
+    def vector(self, text: str) -> tuple[list[int], Floats]:
+        """The columns that are not zero, and their values."""
+        counts = Counter(c for w in words(text) if (c := self._columns.get(w)) is not None)
+        columns = list(counts)
+        values = (1 + np.log(np.array(list(counts.values()), float))) * self.idf[columns]
+        return columns, values / np.sqrt(values @ values) if columns else values
+
+    def assign(self, text: str) -> int | None:
+        """The cluster of these arguments, if they belong to one."""
+        columns, values = self.vector(text)
+        if not columns:
+            return None
+        distances_sq = self._lengths_sq + 1 - 2 * (self.centroids[:, columns] @ values)
+        nearest = int(distances_sq.argmin())
+        return nearest if distances_sq[nearest] <= self.reach_sq[nearest] else None
+
+    @cached_property
+    def _columns(self) -> dict[str, int]:
+        return {word: column for column, word in enumerate(self.vocabulary)}
+
+    @cached_property
+    def _lengths_sq(self) -> Floats:
+        return np.asarray((self.centroids**2).sum(axis=1))

@@ -75,20 +75,7 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
         choices=POLICIES,
         help="which to run, in this order; may be repeated [stock, then cachewise]",
     )
-    pool = group.add_mutually_exclusive_group()
-    pool.add_argument(
-        "--pool-fraction",
-        type=_positive,
-        default=0.4,
-        metavar="F",
-        help="size of the KV pool, as a share of the sessions' summed contexts [%(default)s]",
-    )
-    pool.add_argument(
-        "--num-gpu-blocks-override",
-        type=_count,
-        metavar="N",
-        help="size of the KV pool in blocks of 32 tokens",
-    )
+    _add_pool_options(group)
     group.add_argument(
         "--model",
         type=Path,
@@ -107,6 +94,23 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
         type=_positive,
         metavar="SECONDS",
         help="fault drill: SIGKILL to the predictor so long after the first request",
+    )
+
+
+def _add_pool_options(group: argparse._ArgumentGroup) -> None:
+    pool = group.add_mutually_exclusive_group()
+    pool.add_argument(
+        "--pool-fraction",
+        type=_positive,
+        default=0.4,
+        metavar="F",
+        help="size of the KV pool, as a share of the sessions' summed contexts [%(default)s]",
+    )
+    pool.add_argument(
+        "--num-gpu-blocks-override",
+        type=_count,
+        metavar="N",
+        help="size of the KV pool in blocks of 32 tokens",
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from cachewise_engine_hook.waiting_queue import PrefixAwareQueue
 
 from cachewise_bench.policies.base import Policy
+from cachewise_bench.policies.queues import resident_blocks
 
 
 class VllmPrefix(Policy):
@@ -25,18 +26,11 @@ class VllmPrefix(Policy):
         engine.scheduler.waiting = self.waiting
 
     def begin_step(self, now: float) -> None:
+        super().begin_step(now)
         self.waiting.end_step()
         self.waiting.begin_step(now)
 
     def missing_blocks(self, request: Any) -> int:
-        """a_i, by a binary search for the end of the resident prefix."""
-        pool = self.engine.scheduler.kv_cache_manager.block_pool
-        hashes, low, high = request.block_hashes, 0, len(request.block_hashes)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if pool.get_cached_block(hashes[middle - 1], [0]):
-                low = middle
-            else:
-                high = middle - 1
+        """a_i."""
         needed = -(-int(request.num_tokens) // int(self.engine.hardware.block_size))
-        return needed - low
+        return needed - resident_blocks(self.engine, request)

@@ -1,6 +1,7 @@
 """aimd: as many sessions may run as the cache bears, found as TCP finds its window.
 
-CONCUR (2601.22705, section 4; also PACE). A window limits the active sessions. Every period:
+CONCUR/PACE (2601.22705, its agent-level admission). A window limits the active sessions. Every
+period:
     window + ALPHA    when the blocks in use are below LOW of the pool, and the window is full
     window * BETA     when they are above HIGH and the hit rate of admitted requests is below HITS
     unchanged         otherwise
@@ -25,7 +26,7 @@ FIRST_WINDOW, PERIOD_S = 16.0, 5.0
 
 class Aimd(Policy):
     name = "aimd"
-    source = "CONCUR 2601.22705 section 4: AIMD on active sessions; FCFS, LRU"
+    source = "CONCUR 2601.22705: AIMD on active sessions; FCFS, LRU"
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
 """cachewise: the paper (2606.16824), as published.
 
-Section 4: the waiting request with the fewest missing blocks first. Section 5: the session with the
-largest expected remaining wait E[T - t | T > t] gives its blocks first, by the curve of its call's
-cluster (see clusters.py); sessions that wait for a person go before all that wait for a tool; ranks
-are made anew every 3 iterations.
+Section 4: the waiting request with the fewest missing blocks first. Reuse-aware eviction: the
+session with the largest expected remaining wait E[T - t | T > t] gives its blocks first, by the
+curve of its call's cluster (see clusters.py); sessions that wait for a person go before all that
+wait for a tool; ranks are made anew every 3 iterations.
 
 The oracle, the paper's CacheWise*, knows the true remaining wait instead. Open: the order among
 sessions that wait for a person (the one away longest first here), and bounds on overtaking (none).
@@ -22,7 +22,7 @@ _HUMAN_S = 1e9
 
 class CacheWise(RankedPolicy, VllmPrefix):
     name = "cachewise"
-    source = "CacheWise 2606.16824 sections 4 and 5"
+    source = "CacheWise 2606.16824: section 4 and its reuse-aware eviction"
     rebuild_every = 3
 
     def __init__(self, training: Training, clusters: int) -> None:

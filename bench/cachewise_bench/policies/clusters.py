@@ -1,4 +1,4 @@
-"""The CacheWise paper's forecast (2606.16824, section 5): curves of clusters of a tool's arguments.
+"""The CacheWise paper's forecast (2606.16824): curves of clusters of a tool's arguments.
 
     TF-IDF of the arguments, at most 5,000 features     per tool
     MiniBatchKMeans, up to C clusters                   of at least 30 samples on average

@@ -1,9 +1,9 @@
 """infercept: the next wait will be like the session's last ones.
 
-InferCept (2402.01869, section 4) keeps, swaps or drops a context by the memory that it wastes,
-which grows with the expected length of the interception. Without a CPU tier the choice that is left
-is whom to drop: the session with the largest expected remaining wait, as in the CacheWise paper's
-baseline, which forecasts by a moving average of the session's recent tool times.
+InferCept (2402.01869, its min-waste rule) keeps, swaps or drops a context by the memory that it
+wastes, which grows with the expected length of the interception. Without a CPU tier the choice that
+is left is whom to drop: the session with the largest expected remaining wait, as in the CacheWise
+paper's baseline, which forecasts by a moving average of the session's recent tool times.
 
 Open in the descriptions: the window of the average (the last five here), a session's first wait
 (the average over all sessions; before that, LRU), and a wait that outlasts its forecast (due at
@@ -24,7 +24,7 @@ WINDOW = 5
 
 class InferCept(RankedPolicy):
     name = "infercept"
-    source = "InferCept 2402.01869 section 4, as in CacheWise's baseline; FCFS"
+    source = "InferCept 2402.01869, min-waste, as in CacheWise's baseline; FCFS"
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,4 +50,4 @@ class InferCept(RankedPolicy):
 
 class InferCeptPrefix(InferCept, VllmPrefix):
     name = "infercept-prefix"
-    source = "InferCept 2402.01869 section 4 with CacheWise's min a_i"
+    source = "InferCept 2402.01869, min-waste, with CacheWise's min a_i"

@@ -1,6 +1,6 @@
 """plas: the session that has been served least goes first.
 
-Autellix (2502.13965, section 4.2, program-level attained service). A session's priority is the
+Autellix (2502.13965), its PLAS, program-level attained service. A session's priority is the
 service that all its requests have had, in seconds of running, in discrete levels: within a level
 first come first served. A session that has waited more than STARVED times its service since it was
 last promoted starts again at the top level. Eviction is LRU.
@@ -24,7 +24,7 @@ STARVED = 10.0
 
 class Plas(Policy):
     name = "plas"
-    source = "Autellix 2502.13965 section 4.2: least attained service, anti-starvation; LRU"
+    source = "Autellix 2502.13965, PLAS: least attained service, anti-starvation; LRU"
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,12 +1,12 @@
 """thunder: sessions are paused and resumed so that the active ones' contexts fit the pool.
 
-ThunderAgent (2602.13692, section 4, and its router). An active session is reasoning (its request is
+ThunderAgent (2602.13692, and its released router). An active session is reasoning (its request is
 here) or acting (in a tool call). Every PERIOD_S:
     working set = tokens of the reasoning + sum of tokens * 2^-t of the acting - what they share
     above the pool's size, sessions are paused: acting ones, then reasoning ones at their next
     request, the shortest first
-    below it, paused ones are resumed while they fit: those that have a request here and have run
-    before, then new ones, then acting ones, the shortest first
+    below it, paused ones are resumed while they fit whole: those that have a request here and have
+    run before, then new ones, then acting ones, the shortest first
 A new session enters at once when nobody is paused and it fits. Eviction is LRU, admission FCFS.
 
 Open: the unit of t (periods here; the released code uses no decay), and what "share" is (the tokens
@@ -47,7 +47,7 @@ class _Program:
 
 class Thunder(Policy):
     name = "thunder"
-    source = "ThunderAgent 2602.13692 section 4: pause and resume by working set; FCFS, LRU"
+    source = "ThunderAgent 2602.13692: pause and resume by working set; FCFS, LRU"
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class Thunder(Policy):
         paused = [p for p in self._programs.values() if not p.is_active]
         paused.sort(key=lambda p: (p.acting_since is not None, p.is_new, p.tokens, p.session))
         for program in paused:
-            if program.weight(now) <= self._room(now):
+            if program.tokens + BUFFER_TOKENS <= self._room(now):
                 program.is_active = True
 
     def _resume_one(self) -> None:

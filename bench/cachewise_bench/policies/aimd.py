@@ -2,14 +2,16 @@
 
 CONCUR/PACE (2601.22705, its agent-level admission). A window limits the active sessions. Every
 period:
-    window + ALPHA    when the blocks in use are below LOW of the pool, and the window is full
-    window * BETA     when they are above HIGH and the hit rate of admitted requests is below HITS
+    window + ALPHA    when the cache use is below LOW of the pool, and the window is full
+    window * BETA     when it is above HIGH and the hit rate of admitted requests is below HITS
     unchanged         otherwise
 A session keeps its place over its tool calls until it ends or the window shrinks; then those that
 came last and are not running lose theirs, and wait for one at their next request. Eviction is LRU.
 
-Open, and chosen here: the constants below, the period (5 s), the first window (16), and who enters
-(the longest waiting request). While nothing runs the longest waiting session is let in.
+Open, and chosen here: the constants below, the period (5 s), the first window (16), who enters (the
+longest waiting request), and what the use is. Blocks in use would not do: with small prefill chunks
+a thrashing engine has few requests running, so use is low just when it should warn. Here it is the
+contexts of the active sessions. While nothing runs the longest waiting session is let in.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from cachewise_bench.policies.base import Policy
 from cachewise_bench.policies.queues import OrderedQueue
 
 ALPHA, BETA = 2.0, 0.5
-LOW, HIGH, HITS = 0.5, 0.8, 0.8
+LOW, HIGH, HITS = 0.8, 0.95, 0.8
 FIRST_WINDOW, PERIOD_S = 16.0, 5.0
 
 
@@ -33,6 +35,7 @@ class Aimd(Policy):
         self._window = FIRST_WINDOW
         self._active: dict[str, None] = {}
         """In the order of entry."""
+        self._context_tokens: dict[str, int] = {}
         self._looked_up: dict[str, tuple[int, int]] = {}
         self._hits = self._prompt = 0
         self._period_ends_at = PERIOD_S
@@ -50,6 +53,10 @@ class Aimd(Policy):
             return found
 
         manager.get_computed_blocks = noted_look_up
+
+    def turn_arrived(self, session: str, request: Any, now: float) -> None:
+        super().turn_arrived(session, request, now)
+        self._context_tokens[session] = request.num_tokens
 
     def session_ended(self, session: str, now: float) -> None:
         super().session_ended(session, now)
@@ -69,8 +76,9 @@ class Aimd(Policy):
         self._let_in(bool(running))
 
     def _adapt(self) -> None:
-        pool = self.engine.scheduler.kv_cache_manager.block_pool
-        used = 1 - pool.get_num_free_blocks() / pool.num_gpu_blocks
+        hardware = self.engine.hardware
+        tokens = sum(self._context_tokens[session] for session in self._active)
+        used = tokens / (hardware.pool_blocks * hardware.block_size)
         if used < LOW and len(self._active) >= self._window:
             self._window += ALPHA
         elif used > HIGH and self._prompt and self._hits < HITS * self._prompt:

@@ -29,6 +29,9 @@ SYSTEM_PROMPT_TOKENS = 12_000
 SLACK_TOKENS = 48
 """Output tokens allowed beyond those planned, in case the model spells an answer differently."""
 
+MIN_WAIT_S = 0.05
+"""However short its tool: an agent takes this long between an answer and its next request."""
+
 MAX_ARGUMENT_CHARS = 48
 MIN_FILLER_WORDS = 3
 
@@ -123,7 +126,7 @@ def _write_script(
                 prompt_tokens=base + filler,
                 max_tokens=answered + SLACK_TOKENS,
                 calls_tool=bool(turn.tool_calls),
-                wait_s=min(scales.max_wait_s, turn.wait_s * scales.time),
+                wait_s=max(MIN_WAIT_S, min(scales.max_wait_s, turn.wait_s * scales.time)),
             )
         )
         messages.append(answer)

@@ -43,7 +43,7 @@ def test_waiting_makes_a_large_entry_go_before_a_short_one() -> None:
 
 
 def test_a_session_that_is_away_for_long_is_displaced_and_one_that_returns_soon_is_not() -> None:
-    pool = Pool({}, {"a": 15.0, "b": 25.0})
+    pool = Pool({}, {"a": 35.0, "b": 45.0})
     pool.step(Candidate("a", 60, 0), Candidate("b", 30, 0))
     pool.held = {"a": 60, "b": 30}
     assert pool.step(Candidate("c", 30, 0), running={"e"}) == {"a", "c", "e"}
@@ -52,10 +52,10 @@ def test_a_session_that_is_away_for_long_is_displaced_and_one_that_returns_soon_
 
 
 def test_an_engine_with_nothing_to_run_displaces_sooner() -> None:
-    pool = Pool({"a": 90}, {"a": 2.0})
+    pool = Pool({"a": 90}, {"a": 4.0})
     pool.step(Candidate("a", 90, 0))
     assert pool.step(Candidate("b", 50, 0), running={"h"}) == {"a", "h"}
-    pool = Pool({"a": 90}, {"a": 2.0})
+    pool = Pool({"a": 90}, {"a": 4.0})
     pool.step(Candidate("a", 90, 0))
     assert pool.step(Candidate("b", 50, 0)) == {"b"}
 
@@ -95,3 +95,8 @@ def test_running_and_preempted_sessions_are_never_parked_and_nobody_is_alone_out
         assert {c.session for c in waiting if c.must_run} <= active
         assert active or not waiting
         assert 0 <= pool.active.parked == len({c.session for c in waiting} - active)
+
+
+def test_two_requests_of_one_session_are_one_candidate() -> None:
+    joined = Candidate("a", 60, 1.0).joined(Candidate("a", 50, 2.0, must_run=True))
+    assert joined == Candidate("a", 60, 2.0, must_run=True)

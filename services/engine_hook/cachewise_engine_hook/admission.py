@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 AGEING_BLOCKS_PER_S = 5.0
-PAYBACK, PAYBACK_WHEN_IDLE = 20.0, 1.0
+PAYBACK, PAYBACK_WHEN_IDLE = 40.0, 2.0
 OUTPUT_TOKENS = 1_000
 """Room kept for an answer; max_tokens says little, it is mostly the model's limit."""
 SLACK = 0.02
@@ -31,7 +31,7 @@ SLACK = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A waiting request, as admission sees it."""
+    """A session with waiting requests, as admission sees it."""
 
     session: str
     missing_blocks: int
@@ -39,6 +39,15 @@ class Candidate:
     waited_s: float
     must_run: bool = False
     """Preempted: it was active and lost its blocks through no fault of its own."""
+
+    def joined(self, other: Candidate) -> Candidate:
+        """Two requests of one session, which share their prefix, as one."""
+        return Candidate(
+            self.session,
+            max(self.missing_blocks, other.missing_blocks),
+            max(self.waited_s, other.waited_s),
+            self.must_run or other.must_run,
+        )
 
 
 class ActiveSet:
@@ -54,7 +63,8 @@ class ActiveSet:
         compute its resident prefix again."""
         self.parked = 0
         """Sessions with a waiting request that may not run now."""
-        self.displaced = 0
+        self.displaced = self.left = 0
+        """Sessions parked for another's sake, and because the active ones had outgrown the pool."""
         self._time_to_reuse, self._recompute_s = time_to_reuse, recompute_s
         self._slack = int(SLACK * pool_blocks)
         self._active: set[str] = set()
@@ -75,6 +85,7 @@ class ActiveSet:
     ) -> None:
         """Decides who is active in this step.
 
+        waiting: one candidate per session.
         room: blocks that are free and not held for an active session, less what running requests
         still need; asked again after each displacement.
         """
@@ -86,13 +97,14 @@ class ActiveSet:
         needed = self._park(entering, away, running, room)
         parked = [c for c in waiting if c.session not in self._active]
         parked.sort(key=lambda c: c.missing_blocks - AGEING_BLOCKS_PER_S * c.waited_s)
+        payback = PAYBACK if running or entering else PAYBACK_WHEN_IDLE
         for candidate in parked:
-            short = candidate.missing_blocks - (room() - needed)
-            payback = PAYBACK if running or needed > self._slack else PAYBACK_WHEN_IDLE
-            if self._active and short > 0 and not self._displace(short, away, room, payback):
-                break
-            self._active.add(candidate.session)
+            alone = not self._active
+            self._active.add(candidate.session)  # room now counts what it holds already
             needed += candidate.missing_blocks
+            if not alone and not self._displace(needed, away, room, payback):
+                self._active.discard(candidate.session)
+                break
         self.parked = len(here - self._active)
 
     def _park(
@@ -113,29 +125,34 @@ class ActiveSet:
             if room() >= needed:
                 return needed
             self._active.discard(session)
+            self.left += 1
         for candidate in sorted(entering, key=lambda c: -c.missing_blocks):
             if room() >= needed or len(self._active) == 1:
                 break
             if not candidate.must_run and candidate.session not in running:
                 self._active.discard(candidate.session)
+                self.left += 1
                 needed -= candidate.missing_blocks
         return needed
 
     def _displace(
-        self, short: int, away: list[tuple[float, str]], room: Callable[[], int], payback: float
+        self, needed: int, away: list[tuple[float, str]], room: Callable[[], int], payback: float
     ) -> bool:
-        """Parks sessions that are away until so many more blocks are free; False, and none is
-        parked, where that does not pay."""
-        before, chosen = room(), []
-        for wait_s, session in away:
-            if session in self._active and wait_s > payback * self._recompute_s(session):
-                self._active.discard(session)
-                chosen.append(session)
-                if room() - before >= short:
-                    self.displaced += len(chosen)
-                    return True
-        self._active.update(chosen)
-        return False
+        """Parks sessions that are away until there is room; False, and none is parked, where that
+        does not pay."""
+        chosen: list[str] = []
+        candidates = iter(away)
+        while room() < needed:
+            for wait_s, session in candidates:
+                if session in self._active and wait_s > payback * self._recompute_s(session):
+                    self._active.discard(session)
+                    chosen.append(session)
+                    break
+            else:
+                self._active.update(chosen)
+                return False
+        self.displaced += len(chosen)
+        return True
 
     def _away(self, now: float, here: set[str]) -> list[tuple[float, str]]:
         """Active sessions without a request here, the one that is away longest first."""

@@ -148,16 +148,16 @@ class EngineHook:
 
     def _decide_who_is_active(self, now: float, running: list[Request]) -> None:
         growth = sum(map(self._blocks_to_come, running))
-        waiting = [
-            Candidate(
-                key, missing + self._output_blocks(request), waited_s, request.num_preemptions > 0
-            )
-            for request, missing, waited_s in self.waiting_queue.waiting()
-            if (key := self._session_of.get(request.request_id)) is not None
-        ]
+        waiting: dict[str, Candidate] = {}
+        for request, missing, waited_s in self.waiting_queue.waiting():
+            if (key := self._session_of.get(request.request_id)) is not None:
+                needed = missing + self._output_blocks(request)
+                candidate = Candidate(key, needed, waited_s, request.num_preemptions > 0)
+                known = waiting.get(key)
+                waiting[key] = candidate.joined(known) if known is not None else candidate
         self.active.update(
             now,
-            waiting,
+            waiting.values(),
             {key for r in running if (key := self._session_of.get(r.request_id)) is not None},
             lambda: self.free_queue.room(self.active.__contains__) - growth,
         )

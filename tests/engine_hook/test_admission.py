@@ -25,7 +25,7 @@ class Pool:
 def test_without_pressure_everybody_is_active() -> None:
     pool = Pool({})
     assert pool.step(Candidate("a", 40, 0), Candidate("b", 40, 0)) == {"a", "b"}
-    assert pool.active.parked == 0
+    assert pool.active.parked == 0 and not pool.active.is_pressed
 
 
 def test_whoever_does_not_fit_is_parked_and_the_shortest_entry_goes_first() -> None:
@@ -34,7 +34,7 @@ def test_whoever_does_not_fit_is_parked_and_the_shortest_entry_goes_first() -> N
         "b",
         "c",
     }
-    assert pool.active.parked == 1
+    assert pool.active.parked == 1 and pool.active.is_pressed
 
 
 def test_waiting_makes_a_large_entry_go_before_a_short_one() -> None:

@@ -75,7 +75,7 @@ def test_without_a_forecast_the_least_recently_used_goes(tmp_path: Path) -> None
 
 
 def test_the_request_with_the_resident_prefix_goes_first(tmp_path: Path) -> None:
-    scheduler = make_scheduler(CacheWiseScheduler, tmp_path, num_blocks=100, step_tokens=16)
+    scheduler = make_scheduler(CacheWiseScheduler, tmp_path, num_blocks=40, step_tokens=16)
     turn(scheduler, "a1", [1] * 320, "a")
     cold, warm = make_request("b1", [2] * 320, session="b"), make_request("a2", [1] * 336)
     scheduler.add_request(cold)

@@ -124,3 +124,9 @@ def test_missing_blocks_are_looked_up_once_per_step_and_request() -> None:
 
 def test_it_has_every_method_of_vllms_queue() -> None:
     assert replacement_problems(RequestQueue, PrefixAwareQueue) == []
+
+
+def test_without_pressure_the_order_is_that_of_arrival() -> None:
+    queue = make_queue(Waiting("a", 9), Waiting("b", 2))
+    queue.in_arrival_order = True
+    assert drain(queue) == ["a", "b"]

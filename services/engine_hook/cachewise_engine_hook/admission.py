@@ -63,6 +63,8 @@ class ActiveSet:
         compute its resident prefix again."""
         self.parked = 0
         """Sessions with a waiting request that may not run now."""
+        self.is_pressed = False
+        """Whether the active sessions' blocks, with those that now enter, outgrow the pool."""
         self.displaced = self.left = 0
         """Sessions parked for another's sake, and because the active ones had outgrown the pool."""
         self._time_to_reuse, self._recompute_s = time_to_reuse, recompute_s
@@ -94,6 +96,7 @@ class ActiveSet:
         here = running | {c.session for c in waiting}
         away = self._away(now, here)
         entering = [c for c in waiting if c.session in self._active]
+        self.is_pressed = room() < self._slack + sum(c.missing_blocks for c in waiting)
         needed = self._park(entering, away, running, room)
         parked = [c for c in waiting if c.session not in self._active]
         parked.sort(key=lambda c: c.missing_blocks - AGEING_BLOCKS_PER_S * c.waited_s)

@@ -161,6 +161,7 @@ class EngineHook:
             {key for r in running if (key := self._session_of.get(r.request_id)) is not None},
             lambda: self.free_queue.room(self.active.__contains__) - growth,
         )
+        self.waiting_queue.in_arrival_order = not self.active.is_pressed
 
     def _is_eligible(self, request: Request) -> bool:
         key = self._session_of.get(request.request_id)

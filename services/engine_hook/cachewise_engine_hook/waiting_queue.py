@@ -54,6 +54,8 @@ class PrefixAwareQueue(Generic[R]):
         """missing_blocks: a_i of a request now, in blocks."""
         self.is_eligible: Callable[[R], bool] = lambda request: True
         """Whether admission lets the request run now; the queue is "empty" when it lets none."""
+        self.in_arrival_order = False
+        """While the pool has room for everybody nothing is reordered: the queue is stock vLLM's."""
         self.now = 0.0
         self.overtakes = 0
         self._missing_blocks = missing_blocks
@@ -163,7 +165,8 @@ class PrefixAwareQueue(Generic[R]):
             return (priority, False, False, request.arrival_time, entry.order)
         if entry.overtakes >= self._max_overtakes or self.now - entry.since >= self._max_wait_s:
             return (priority, True, False, 0, entry.order)
-        return (priority, True, True, self._missing(entry), entry.order)
+        missing_blocks = 0 if self.in_arrival_order else self._missing(entry)
+        return (priority, True, True, missing_blocks, entry.order)
 
     def _missing(self, entry: _Entry[R]) -> int:
         if entry.missing_blocks is None:

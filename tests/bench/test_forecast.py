@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cachewise_bench.__main__ import main
-from cachewise_bench.forecast.methods import Elapsed, Known, program
+from cachewise_bench.forecast.methods import Elapsed, Known
 from cachewise_bench.forecast.protocol import Floats, Indices, evaluate
-from cachewise_predictor.events import ToolCall
 
 from tests.bench.sample_turns import trace_line
 
@@ -47,21 +46,6 @@ def test_the_true_distribution_is_honest_and_a_wrong_one_is_not() -> None:
     assert figures["coverage90"] == pytest.approx(0.9, abs=0.03)
     twice = evaluate(Exponential(), 2 * WAITS, seed=0)
     assert twice["pit_ks"] is not None and twice["pit_ks"] > 0.2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        ('{"command": "git status"}', "git"),
-        ('{"command": "cd /a && CI=1 /usr/bin/make -j"}', "make"),
-        ('{"command": "\\"quoted\\""}', ""),
-        ('{"file_path": "/a"}', ""),
-        ('const r = await tools.exec_command({"cmd":"ls"})', "ls"),
-        ("", ""),
-    ],
-)
-def test_the_program_of_a_command(arguments: str, expected: str) -> None:
-    assert program(ToolCall("Bash", arguments)) == expected
 
 
 def write_trace(path: Path, sessions: int) -> Path:

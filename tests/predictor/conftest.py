@@ -71,13 +71,14 @@ def session_ended(age_s: float = 0.0, key: SessionKey = KEY) -> Event:
 
 def interval(
     seconds: float,
-    *tools: str,
+    *tools: str | ToolCall,
     tenant: str = "acme",
     wait: Wait = Wait.TOOL,
     is_finished: bool = True,
 ) -> Interval:
+    made = tuple(ToolCall(tool) if isinstance(tool, str) else tool for tool in tools)
     key = SessionKey(tenant, "s1")
-    return Interval(key, f"t{next(_turns)}", wait, calls(*tools), seconds, is_finished)
+    return Interval(key, f"t{next(_turns)}", wait, made, seconds, is_finished)
 
 
 def make_predictor(clock: Clock | None = None, sessions: Sessions | None = None) -> Predictor:

@@ -1,14 +1,14 @@
-"""Levels, shrinkage, bounds and the stored form of the model."""
+"""Levels, shrinkage and bounds of the model."""
 
+import json
 import random
 import time
 
-import numpy as np
 import pytest
-from cachewise_predictor.errors import ModelError
-from cachewise_predictor.events import Forecast, Source, Wait
-from cachewise_predictor.model import MAX_TENANTS, MAX_TOOLS_PER_TENANT, Group, Model
-from safetensors.numpy import load, save
+from cachewise_predictor.events import Forecast, Interval, Source, ToolCall, Wait
+from cachewise_predictor.evidence import remember
+from cachewise_predictor.model import MAX_KINDS_PER_TENANT, MAX_TENANTS, Group, Model
+from cachewise_predictor.model_file import from_bytes, to_bytes
 
 from .conftest import calls, interval
 
@@ -21,6 +21,14 @@ def bash(model: Model, tenant: str = "acme") -> Forecast:
     return model.forecast(tenant, Wait.TOOL, calls("Bash"))
 
 
+def command(text: str) -> ToolCall:
+    return ToolCall("Bash", json.dumps({"command": text}))
+
+
+def shell(seconds: float, text: str) -> Interval:
+    return interval(seconds, command(text))
+
+
 def test_without_data_the_forecast_is_the_published_curve_of_the_tool() -> None:
     forecast = bash(Model())
     assert (forecast.source, forecast.sample_count, forecast.model_version) == (
@@ -29,7 +37,7 @@ def test_without_data_the_forecast_is_the_published_curve_of_the_tool() -> None:
         "prior",
     )
     assert median(forecast) == pytest.approx(0.41, rel=0.1)
-    assert len(forecast.elapsed_s) == len(forecast.remaining_s) == 32
+    assert len(forecast.elapsed_s) == len(forecast.remaining_s) == 33
 
 
 def test_a_tool_with_data_follows_them_and_others_follow_the_tenant_and_then_all_tenants() -> None:
@@ -100,42 +108,61 @@ def test_the_order_and_grouping_of_intervals_do_not_matter() -> None:
 
 
 def test_tenants_and_tools_are_bounded_but_still_count_above() -> None:
-    flood = [interval(1.0, f"tool-{i}") for i in range(3 * MAX_TOOLS_PER_TENANT)]
+    flood = [interval(1.0, f"tool-{i}") for i in range(3 * MAX_KINDS_PER_TENANT)]
     flood += [interval(1.0, "x", tenant=f"tenant-{i}") for i in range(3 * MAX_TENANTS)]
     model = Model().learn(flood)
-    assert len(model.rows) <= 1 + 2 * (MAX_TENANTS + MAX_TOOLS_PER_TENANT)
+    assert len(model.rows) <= 1 + 2 * (MAX_TENANTS + MAX_KINDS_PER_TENANT)
     assert model.samples == len(flood)
 
 
-def test_a_model_survives_being_stored() -> None:
+def test_what_the_arguments_say_counts_more_than_the_tool() -> None:
     model = Model().learn(
-        [
-            interval(3.0, "Bäsh\x00'\"", tenant=""),
-            interval(9.0, wait=Wait.HUMAN, is_finished=False),
-        ]
+        [shell(30.0 + i % 5, f"cargo test case{i}") for i in range(40)]
+        + [shell(0.1 + i / 1_000, f"git status -s {i}") for i in range(400)]
     )
-    restored = Model.from_bytes(model.to_bytes())
-    assert restored.version == model.version
-    assert restored.forecast("acme", Wait.HUMAN, ()) == model.forecast("acme", Wait.HUMAN, ())
-    assert Model.from_bytes(Model().to_bytes()).version == "prior"
+    slow, fast, unknown = (
+        model.forecast("acme", Wait.TOOL, (command(text),))
+        for text in ("cargo test", "git status", "frobnicate")
+    )
+    assert median(slow) > 20 > 1 > median(fast)
+    assert (slow.source, slow.sample_count) == (Source.CLUSTER, 40)
+    assert unknown.source is Source.TOOL
 
 
-def damaged_models() -> list[bytes]:
-    blob = Model().learn([interval(1.0, "Bash")]).to_bytes()
-    arrays = load(blob)
-    negative = save({**arrays, "finished": arrays["finished"] - 1})
-    other_grid = save({**arrays, "grid_s": arrays["grid_s"] * 2})
-    short = save({**arrays, "censored": arrays["censored"][:-1]})
-    floats = save({**arrays, "finished": arrays["finished"].astype(np.float64)})
-    no_json = save({**arrays, "note": np.zeros(5, np.uint8)})
-    not_object = save({**arrays, "note": np.frombuffer(b"[1]", np.uint8)})
-    return [b"", b"x" * 100, blob[:-9], negative, other_grid, short, floats, no_json, not_object]
+def test_the_waits_that_a_session_has_had_are_evidence() -> None:
+    model = Model().learn(shell(0.2, "make") for _ in range(100))
+    call = command("make")
+    recent = remember(remember((), (call,), 60.0), (call,), 62.0)
+    own = model.forecast("acme", Wait.TOOL, (call,), recent)
+    assert median(own) == pytest.approx(60, rel=0.3)
+    assert median(model.forecast("acme", Wait.TOOL, (command("ls"),), recent)) < 30
+    assert own.source is Source.CLUSTER
 
 
-@pytest.mark.parametrize("blob", damaged_models())
-def test_a_damaged_model_is_refused(blob: bytes) -> None:
-    with pytest.raises(ModelError):
-        Model.from_bytes(blob)
+def test_fitted_clusters_of_arguments_are_levels_of_their_own() -> None:
+    texts = [("alpha beta", 1.0), ("gamma delta", 50.0)] * 60
+    intervals = [interval(s, ToolCall("Ask", f"{text} {i}")) for i, (text, s) in enumerate(texts)]
+    model = Model.fit(intervals).learn(intervals)
+    names = [
+        level.name for level in model.levels("acme", Wait.TOOL, ToolCall("Ask", "delta gamma"))
+    ]
+    assert any(name.startswith("cluster ") for name in names)
+    forecasts = [
+        model.forecast("acme", Wait.TOOL, (ToolCall("Ask", text),))
+        for text in ("alpha beta", "gamma delta")
+    ]
+    assert median(forecasts[0]) < 5 < 20 < median(forecasts[1])
+
+
+def test_commands_are_bounded_and_hostile_arguments_do_no_harm() -> None:
+    hostile = ["", "\x00\ud800", "\\" * 400, '{"command":"' + "(" * 380, "cd a;" * 80, "&" * 400]
+    intervals = [interval(1.0, ToolCall("Bash", text)) for text in hostile]
+    intervals += [shell(1.0, f"x{i}y") for i in range(300)]
+    model = Model.fit(intervals).learn(intervals)
+    restored = from_bytes(to_bytes(model))
+    for text in hostile:
+        call = ToolCall("Bash", text)
+        assert restored.forecast("acme", Wait.TOOL, (call,)).remaining_s[0] > 0
 
 
 def test_a_known_forecast_takes_microseconds_and_a_new_one_well_under_a_millisecond() -> None:

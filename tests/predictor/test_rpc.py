@@ -80,7 +80,7 @@ async def test_an_ended_turn_is_forecast_until_the_next_one_starts(
     assert forecast.forecast.model_version == "prior"
     assert list(forecast.forecast.elapsed_seconds) == sorted(forecast.forecast.elapsed_seconds)
     assert forecast.forecast.elapsed_seconds[0] == 0
-    assert len(forecast.forecast.remaining_seconds) == 32
+    assert len(forecast.forecast.remaining_seconds) == 33
     assert [q.probability for q in forecast.forecast.quantiles] == [0.5, 0.9, 0.99]
     await stub.ReportEvents(report(started(turn="t1")))
     answer = await stub.ForecastReuse(pb.ForecastReuseRequest(queries=[QUERY]))
@@ -109,6 +109,19 @@ async def test_a_malformed_event_is_rejected_and_the_others_are_taken(
     assert (answer.accepted, answer.rejected) == (1, 1)
     assert sample(predictor, "rejected_events_total") == 1
     assert sample(predictor, "open_intervals") == 1
+
+
+async def test_secrets_in_arguments_end_at_the_door(stub: Any, predictor: Predictor) -> None:
+    long = '{"command": "' + "x" * 1_000_000 + '"}'
+    planted = ['{"api_key": "hunter2-hunter2"}', "curl https://me:hunter2@host/", long]
+    calls = [pb.ToolCall(name="Bash", arguments=text) for text in planted]
+    turn = pb.TurnEnded(tool_calls=calls, outcome=pb.OUTCOME_TOOL)
+    await stub.ReportEvents(report(event(turn_ended=turn)))
+    state = predictor.sessions.get(KEY)
+    assert state is not None and state.open is not None
+    kept = [call.arguments for call in state.open.calls]
+    assert "hunter2" not in "".join(kept)
+    assert max(map(len, kept)) <= 400
 
 
 async def test_an_event_from_the_future_happened_now(stub: Any, predictor: Predictor) -> None:

@@ -8,19 +8,23 @@ import pytest
 from cachewise_predictor import store as module
 from cachewise_predictor.embedded import EmbeddedStore
 from cachewise_predictor.errors import StoreError
-from cachewise_predictor.events import Interval, OpenInterval, SessionKey, Wait
+from cachewise_predictor.events import Interval, OpenInterval, SessionKey, ToolCall, Wait
+from cachewise_predictor.evidence import PastWait
 from cachewise_predictor.sessions import TTL_S, SessionState
 from cachewise_predictor.store import MODELS_KEPT, START, Batch, Pointer, Store
 from redis.asyncio import Redis
 
-from .conftest import KEY, calls, interval
+from .conftest import KEY, interval
 
 STATE = SessionState(
     touched_at=7.5,
-    open=OpenInterval("t1", 5.25, Wait.TOOL, calls("Bash", "Réad\x00")),
+    open=OpenInterval(
+        "t1", 5.25, Wait.TOOL, (ToolCall("Bash", '{"command": "é\\\\x00"}'), ToolCall("Réad\x00"))
+    ),
     seen=(1, 4_294_967_295),
     unmatched_start=("t0", 1.5),
     ended_at=None,
+    recent=(PastWait((1, 2, 65_535), 4.5),),
 )
 
 

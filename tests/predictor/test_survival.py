@@ -1,11 +1,9 @@
 """Curves against lifelines, against brute-force integration, and their laws."""
 
-import itertools
-
 import numpy as np
 import pytest
 from cachewise_predictor import prior, survival
-from cachewise_predictor.survival import BINS, GRID_S, HORIZON_S, Counts, Floats
+from cachewise_predictor.survival import BINS, GRID_S, HORIZON_S, OVERDUE, TILTED_S, Counts, Floats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -65,24 +63,34 @@ def test_without_censoring_the_curve_is_the_share_of_longer_waits(seconds: list[
     np.testing.assert_allclose(np.exp(curve), expected, atol=1e-6)
 
 
-@given(some_hazards)
-def test_expected_remaining_equals_brute_force_integration(hazard: Floats) -> None:
+@given(some_hazards, st.sampled_from([0.5, 1.0]))
+def test_the_remaining_wait_is_the_power_mean_over_sampled_waits(
+    hazard: Floats, power: float
+) -> None:
     curve = survival.log_survival(hazard)
-    fast = survival.expected_remaining(curve)
-    for index in range(0, BINS + 1, 5):
-        start, end = GRID_S[index], GRID_S[index] + HORIZON_S
-        edges = [start, *(t for t in GRID_S if start < t < end), end]
-        parts = [np.linspace(a, b, 400) for a, b in itertools.pairwise(edges)]
-        times = np.unique(np.concatenate(parts))
-        relative = share_longer(curve, times) / np.exp(curve[index])
-        assert fast[index] == pytest.approx(np.trapezoid(relative, times), rel=2e-3)
+    fast = survival.remaining(curve, power)
+    for index in range(0, BINS, 5):
+        horizon_s = max(HORIZON_S, OVERDUE * GRID_S[index])
+        edges = np.append(GRID_S[index:], 1e9)
+        ends = np.append(np.diff(-np.exp(curve[index:] - curve[index])), 0.0)
+        ends[-1] = 1 - ends.sum()
+        middles = np.sqrt(np.maximum(edges[:-1], GRID_S[1] / 2) * edges[1:])
+        left_s = np.maximum(np.minimum(middles, horizon_s) - GRID_S[index], 0.0)
+        assert fast[index] == pytest.approx((ends @ left_s**power) ** (1 / power), rel=1e-6)
 
 
 @given(some_hazards)
 def test_a_remaining_wait_is_positive_and_within_the_horizon(hazard: Floats) -> None:
-    remaining = survival.expected_remaining(survival.log_survival(hazard))
+    remaining = survival.remaining(survival.log_survival(hazard))
     assert np.all(remaining > 0)
-    assert np.all(remaining <= HORIZON_S * (1 + 1e-9))
+    assert np.all(remaining <= np.maximum(HORIZON_S, OVERDUE * GRID_S) - GRID_S + 1e-6)
+
+
+@given(some_hazards, waits)
+def test_the_chance_of_a_longer_wait_is_read_from_the_curve(hazard: Floats, seconds: float) -> None:
+    curve = survival.log_survival(hazard)
+    chance = np.exp(survival.log_chance_over(curve, seconds))
+    assert chance == pytest.approx(share_longer(curve, np.array([seconds]))[0], rel=1e-6, abs=1e-12)
 
 
 @given(some_hazards, st.floats(0.01, 0.99))
@@ -111,12 +119,15 @@ def test_the_maximum_of_sampled_waits_has_the_combined_curve() -> None:
 
 
 @given(st.lists(st.floats(0.01, 200), min_size=1, max_size=300))
-def test_beyond_the_data_a_hung_tool_is_expected_to_stay_ever_longer(seconds: list[float]) -> None:
+def test_a_tool_that_hangs_for_an_hour_is_expected_to_stay_ever_longer(
+    seconds: list[float],
+) -> None:
     finished, censored = count([(s, True) for s in seconds])
     curve = survival.log_survival(survival.hazards(finished, censored, prior.OVERALL))
-    first = int(np.searchsorted(GRID_S, max(250, *seconds)))
-    remaining = survival.expected_remaining(curve)[first:]
-    assert np.all(np.diff(remaining) > 0)
+    remaining = survival.remaining(curve)
+    beyond = remaining[int(np.searchsorted(GRID_S, HORIZON_S / OVERDUE)) :]
+    assert np.all(np.diff(beyond) > 0)
+    assert beyond[0] > 100
 
 
 @given(observations, st.floats(0.1, 1_000))
@@ -134,7 +145,8 @@ def test_shrinkage_stays_between_the_data_and_the_parent(
 
 def test_tilting_the_overall_curve_gives_the_kind_and_no_difference_changes_nothing() -> None:
     kind, own = prior.tool_hazards("Task"), np.full(BINS, 0.3)
-    np.testing.assert_allclose(survival.tilt(prior.OVERALL, kind, prior.OVERALL), kind)
+    tilted, early = survival.tilt(prior.OVERALL, kind, prior.OVERALL), GRID_S[:-1] < TILTED_S
+    np.testing.assert_allclose(tilted, np.where(early, kind, prior.OVERALL))
     np.testing.assert_allclose(survival.tilt(own, kind, kind), own)
 
 

@@ -13,6 +13,7 @@ from cachewise_predictor import learner, sync
 from cachewise_predictor.embedded import EmbeddedStore
 from cachewise_predictor.events import Wait
 from cachewise_predictor.model import Model
+from cachewise_predictor.model_file import to_bytes
 from cachewise_predictor.service import Predictor
 from cachewise_predictor.store import START, Pointer, Store
 from cachewise_predictor.sync import StoreSync
@@ -192,7 +193,7 @@ async def test_a_newly_trained_model_is_adopted_while_serving(
         await eventually(lambda: predictor.model.samples == 1)
         position = await store.last_position()
         pointer = Pointer(trained.version, 1, position)
-        assert await store.publish_model(pointer, trained.to_bytes())
+        assert await store.publish_model(pointer, to_bytes(trained))
         await eventually(lambda: predictor.model.version == trained.version)
     await store.close()
 
@@ -222,7 +223,7 @@ async def test_a_large_model_does_not_change_for_every_wait(
 ) -> None:
     trained = Model().learn(interval(1.0, wait=Wait.HUMAN) for _ in range(1_000))
     store = Store(valkey.url)
-    await store.publish_model(Pointer(trained.version, 1, START), trained.to_bytes())
+    await store.publish_model(Pointer(trained.version, 1, START), to_bytes(trained))
     await store.close()
     async with running(valkey, predictor):
         turn_over(predictor, 0)

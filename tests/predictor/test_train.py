@@ -12,7 +12,8 @@ import pytest
 from cachewise_predictor.embedded import EmbeddedStore
 from cachewise_predictor.errors import StoreError, TraceError
 from cachewise_predictor.events import Wait
-from cachewise_predictor.model import Group, Model
+from cachewise_predictor.model import Group
+from cachewise_predictor.model_file import from_bytes
 from cachewise_predictor.store import Store
 from cachewise_predictor.traces import TraceReport, find_traces, read_trace
 from cachewise_predictor.train import TENANT, train
@@ -98,7 +99,7 @@ async def test_a_trained_model_becomes_the_current_one_each_time(
     first = await store.pointer()
     assert first is not None and first.version in first_summary
     assert f"skipped {path}:1: " in capsys.readouterr().err
-    model = Model.from_bytes(await store.load_model(first.version))
+    model = from_bytes(await store.load_model(first.version))
     assert model.row(Group(TENANT, Wait.TOOL, "Bash")).samples == 50
     await train([write(tmp_path / "b.jsonl", [turn()])], store)
     second = await store.pointer()
@@ -125,7 +126,7 @@ async def test_real_traces_give_the_order_of_tools_that_one_expects(
     await train([TRACES], store)
     pointer = await store.pointer()
     assert pointer is not None
-    model = Model.from_bytes(await store.load_model(pointer.version))
+    model = from_bytes(await store.load_model(pointer.version))
     assert model.samples > 20_000
     forecasts = [
         model.forecast(TENANT, wait, calls(*tools))

@@ -13,7 +13,6 @@ Methods with one curve per turn take that of the call that says most: a shell's,
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -21,9 +20,12 @@ from functools import partial
 
 import numpy as np
 from cachewise_predictor import prior, survival
+from cachewise_predictor.calls import main_call, read_call
 from cachewise_predictor.clusters import Clusters
 from cachewise_predictor.events import Interval, ToolCall
+from cachewise_predictor.evidence import Recent, remember
 from cachewise_predictor.survival import BINS, GRID_S
+from cachewise_predictor.train import build
 
 from cachewise_bench.forecast.protocol import Floats, Forecasts, Indices
 
@@ -34,11 +36,6 @@ Path = tuple[Hashable, ...]
 
 RECENT = 10
 """Waits that the moving average covers."""
-
-_SHELLS = frozenset(("bash", "exec", "exec_command", "shell", "powershell"))
-_PROGRAM = re.compile(
-    r"\"(?:command|cmd)\"\s*:\s*\"\s*(?:cd [^&;]*(?:&&|;)\s*)?(?:[A-Z_]+=\S+\s+)*([^\s\"\\]+)"
-)
 
 
 @dataclass(frozen=True)
@@ -64,11 +61,14 @@ class Known:
 
 
 class Curves:
-    """log_survival: one curve per interval, at the times of the predictor's grid."""
+    """log_survival: one curve per interval, at the times of the predictor's grid.
 
-    def __init__(self, log_survival: Floats) -> None:
+    power: of the mean of remaining waits; 1 is the plain mean, as in the paper.
+    """
+
+    def __init__(self, log_survival: Floats, power: float) -> None:
         self._curves, self._curve_of = np.unique(log_survival, axis=0, return_inverse=True)
-        self._remaining = np.array([survival.expected_remaining(c) for c in self._curves])
+        self._remaining = np.array([survival.remaining(c, power) for c in self._curves])
 
     def remaining(self, interval: Indices, elapsed_s: Floats) -> Floats:
         """As the engine reads a forecast: linear between the points."""
@@ -108,13 +108,13 @@ def by_tool(train: Intervals, test: Intervals) -> Forecasts:
 
 
 def by_tool_and_word(train: Intervals, test: Intervals) -> Forecasts:
-    return _tree(train, test, lambda call: (call.name, program(call)))
+    return _tree(train, test, lambda call: (call.name, read_call(call).program))
 
 
 def by_cluster(most: int, train: Intervals, test: Intervals) -> Forecasts:
     texts: dict[str, list[str]] = defaultdict(list)
     for interval in train:
-        call = telling_call(interval)
+        call = main_call(interval.calls)
         texts[call.name].append(call.arguments)
     clusters = {tool: Clusters.fit(arguments, most) for tool, arguments in texts.items()}
 
@@ -126,6 +126,18 @@ def by_cluster(most: int, train: Intervals, test: Intervals) -> Forecasts:
     return _tree(train, test, path)
 
 
+def ours(train: Intervals, test: Intervals) -> Forecasts:
+    """The predictor's model; the waits that a session has had are evidence for its next ones."""
+    model = build(list(train))
+    recent: dict[Hashable, Recent] = defaultdict(tuple)
+    curves = []
+    for interval in test:
+        own = recent[interval.key]
+        curves.append(model.curve(interval.key.tenant, interval.wait, interval.calls, own))
+        recent[interval.key] = remember(own, interval.calls, interval.seconds)
+    return Curves(np.array(curves), survival.POWER)
+
+
 METHODS: dict[str, Method] = {
     "elapsed": elapsed,
     "tool": by_tool,
@@ -134,6 +146,7 @@ METHODS: dict[str, Method] = {
     "C50": partial(by_cluster, 50),
     "C100": partial(by_cluster, 100),
     "moving-average": moving_average,
+    "ours": ours,
     "oracle": oracle,
 }
 
@@ -142,22 +155,12 @@ def waits(intervals: Intervals) -> Floats:
     return np.array([interval.seconds for interval in intervals])
 
 
-def telling_call(interval: Interval) -> ToolCall:
-    return max(interval.calls, key=lambda c: (c.name.lower() in _SHELLS, len(c.arguments)))
-
-
-def program(call: ToolCall) -> str:
-    """The first word of a shell command, without the folder changed to and the variables set."""
-    found = _PROGRAM.search(call.arguments)
-    return found[1].split("/")[-1] if found else ""
-
-
 def _tree(train: Intervals, test: Intervals, path: Callable[[ToolCall], Path]) -> Curves:
     """Curves of a tree, each node's shrunk towards its parent's; the root's towards the prior."""
     finished: dict[Path, survival.Counts] = defaultdict(lambda: np.zeros(BINS, np.int64))
     censored: dict[Path, survival.Counts] = defaultdict(lambda: np.zeros(BINS + 1, np.int64))
     for interval in train:
-        nodes = path(telling_call(interval))
+        nodes = path(main_call(interval.calls))
         for depth in range(len(nodes) + 1):
             end = survival.finished_bin(interval.seconds) if interval.is_finished else None
             if end is None:
@@ -172,6 +175,5 @@ def _tree(train: Intervals, test: Intervals, path: Callable[[ToolCall], Path]) -
             hazards[node] = survival.hazards(finished[node], censored[node], parent)
         return hazards[node]
 
-    return Curves(
-        np.array([survival.log_survival(hazard(path(telling_call(interval)))) for interval in test])
-    )
+    leaves = [path(main_call(interval.calls)) for interval in test]
+    return Curves(np.array([survival.log_survival(hazard(leaf)) for leaf in leaves]), power=1)

@@ -1,6 +1,7 @@
 """Groups of similar tool-call arguments: TF-IDF vectors around k-means centroids.
 
-    words      runs of letters, and single numbers as they are; at most MAX_FEATURES of them
+    words      runs of letters, and numbers; at most MAX_FEATURES of them, each in MIN_TEXTS texts:
+               what occurs once may be private, and tells nothing
     vector     counts of the words, log-damped, weighted by rarity (idf), of length 1
     clusters   MiniBatchKMeans; those with fewer than MIN_SAMPLES members are dissolved
     assign     the nearest centroid; none if the arguments have no known word, or if they are
@@ -23,6 +24,7 @@ from .survival import Floats
 
 MAX_CLUSTERS = 100
 MAX_FEATURES = 5_000
+MIN_TEXTS = 3
 MIN_SAMPLES = 30
 REACH = 0.99
 _MAX_FITTED = 20_000
@@ -48,22 +50,32 @@ class Clusters:
     @classmethod
     def fit(cls, texts: Sequence[str], most: int = MAX_CLUSTERS, seed: int = 0) -> Clusters | None:
         """None where there is nothing to tell apart."""
-        # Loading scikit-learn takes a second, and serving does not need it.
+        # Loading scikit-learn takes a second, and serving does not need it. One thread: several
+        # that wait for each other are slower on a busy machine.
         from sklearn.cluster import MiniBatchKMeans
         from sklearn.feature_extraction.text import TfidfVectorizer
+        from threadpoolctl import threadpool_limits
 
         vectorizer = TfidfVectorizer(
-            analyzer=words, max_features=MAX_FEATURES, sublinear_tf=True, dtype=np.float32
+            analyzer=words,
+            max_features=MAX_FEATURES,
+            min_df=MIN_TEXTS,
+            sublinear_tf=True,
+            dtype=np.float32,
         )
         count = min(most, len(texts) // MIN_SAMPLES, len(set(texts)))
-        if count < 2 or not any(map(words, texts)):
+        if count < 2:
             return None
-        vectors = vectorizer.fit_transform(texts)
+        try:
+            vectors = vectorizer.fit_transform(texts)
+        except ValueError:  # no word is in enough of the texts
+            return None
         rng = np.random.default_rng(seed)
         chosen = rng.permutation(len(texts))[:_MAX_FITTED]
         kmeans = MiniBatchKMeans(count, random_state=seed, batch_size=1_024, n_init=3)
-        kmeans.fit(vectors[chosen])
-        members = kmeans.predict(vectors)
+        with threadpool_limits(1):
+            kmeans.fit(vectors[chosen])
+            members = kmeans.predict(vectors)
         centroids = kmeans.cluster_centers_.astype(np.float64)
         distances = kmeans.transform(vectors)[np.arange(len(texts)), members]
         kept = [c for c in range(count) if (members == c).sum() >= MIN_SAMPLES]
@@ -71,7 +83,8 @@ class Clusters:
         if not kept:
             return None
         names = tuple(str(name) for name in vectorizer.get_feature_names_out())
-        return cls(names, vectorizer.idf_.astype(np.float64), centroids[kept], (reach + 1e-3) ** 2)
+        reach_sq = ((reach + 1e-3) ** 2).astype(np.float64)
+        return cls(names, vectorizer.idf_.astype(np.float64), centroids[kept], reach_sq)
 
     def vector(self, text: str) -> tuple[list[int], Floats]:
         """The columns that are not zero, and their values."""

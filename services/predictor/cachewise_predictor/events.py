@@ -84,8 +84,12 @@ class Interval:
 
 
 class Source(Enum):
-    """The most specific level of the model that had data for a forecast."""
+    """The most specific level of the model that had data for a forecast.
 
+    CLUSTER: what the arguments say, or the session's own waits.
+    """
+
+    CLUSTER = "cluster"
     TOOL = "tool"
     TENANT = "tenant"
     GLOBAL = "global"

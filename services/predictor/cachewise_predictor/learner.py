@@ -17,7 +17,7 @@ import logging
 
 from .errors import ModelError
 from .events import Interval
-from .model import Model
+from .model_file import from_bytes, to_bytes
 from .service import Predictor
 from .store import START, Pointer, Store
 
@@ -65,7 +65,7 @@ class Learner:
         blob = await self._store.load_model(pointer.version)
         self._generation = pointer.generation
         try:
-            self._predictor.model = Model.from_bytes(blob)
+            self._predictor.model = from_bytes(blob)
         except ModelError as error:
             self._predictor.metrics.refused_models.inc()
             _log.error("stored model %s refused: %s", pointer.version, error)
@@ -100,6 +100,6 @@ class Learner:
         model = self._predictor.model
         pointer = Pointer(model.version, max(self._generation, 0), self._position)
         self._stored_at = now
-        if await self._store.publish_model(pointer, model.to_bytes()):
+        if await self._store.publish_model(pointer, to_bytes(model)):
             self._generation, self._stored_position = pointer.generation, pointer.position
             self._predictor.metrics.show_stored_version(pointer.version)

@@ -1,58 +1,65 @@
-"""The model: counts of intervals per tenant and tool, and the curves that follow from them.
+"""The model: counts of intervals per group, and the curves that follow from them.
 
 A model never changes. `learn` gives a new one with more intervals in it; `forecast` computes a
-curve when it is first asked for and remembers it. Levels, each shrunk towards the next
-(survival.hazards):
+curve when it is first asked for and remembers it. The levels of a tool call, each shrunk towards
+the one before (survival.hazards):
 
-    tool of a tenant   ->  all tools of the tenant, tilted by what is published on its kind
-    all of a tenant    ->  all tenants
-    all tenants        ->  the prior (prior.py)
+    the prior (prior.py)
+    all tenants, all of a tenant
+    kind of call (calls.py)        tilted by what is published on it
+    cluster of its arguments       clusters.py; none if they resemble none
+    limit, program, action, command
+    the session's own last waits   evidence.py; not in the model
 
-Waits for a person, and those after a cut or aborted turn, have curves of their own without a tool
-level. A turn's parallel calls are forecast as the maximum of their curves; when it is over, its
-wait counts for the slowest of them.
+Waits for a person, and those after a cut or aborted turn, have curves of their own and none below
+the tenant's. Of a turn's calls the one that says most of each kind counts; the turn is forecast as
+the maximum of their curves; when it is over, its wait counts for the slowest of them.
 
-Counts are additive, so a model is small (one row of 63 numbers per tool) and the order of
-intervals does not matter.
+Counts are additive, so the order of intervals does not matter.
 """
 
 from __future__ import annotations
 
-import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
 
-from . import prior, survival
-from .errors import ModelError
+from . import evidence, prior, survival
+from .calls import fingerprint, main_call, read_call
+from .clusters import MIN_SAMPLES, Clusters
 from .events import Forecast, Interval, Quantile, Source, ToolCall, Wait
-from .survival import BINS, GRID_S, Counts, Floats
+from .evidence import Recent
+from .survival import BINS, GRID_S, KAPPA, Counts, Floats
 
-FORMAT = "cachewise-model/1"
 PROBABILITIES = (0.5, 0.9, 0.99)
 MAX_TENANTS = 200
-MAX_TOOLS_PER_TENANT = 200
-"""A tool or tenant beyond these counts for its parent level only."""
+MAX_KINDS_PER_TENANT = 200
+MAX_PARTS = 40_000
+"""A tenant, kind of call or part of one beyond these counts for the level above only."""
+
+MAX_CLUSTERED_KINDS = 20
 
 _MAX_REMEMBERED = 4_096
+_KAPPAS = {"cluster": 15.0, "limit": 8.0, "program": 4.0, "action": 4.0, "command": 2.0}
+"""Weight of the level before. Chosen on held-out sessions of the public traces."""
 
 
 class Group(NamedTuple):
     """Whose intervals a row of counts holds.
 
-    tenant None: all tenants; tool None: all tools, or a wait without one.
+    tenant None: all tenants; kind None: all kinds, or a wait without a tool; part None: all calls
+    of the kind, else "LEVEL NAME".
     """
 
     tenant: str | None
     wait: Wait
-    tool: str | None = None
+    kind: str | None = None
+    part: str | None = None
 
 
 class Row(NamedTuple):
@@ -68,24 +75,54 @@ class Row(NamedTuple):
         return int(self.finished.sum() + self.censored.sum())
 
 
+class Level(NamedTuple):
+    """A curve on the way to a forecast; samples: the intervals of this level alone."""
+
+    name: str
+    hazard: Floats
+    source: Source
+    samples: int
+
+
 _EMPTY = Row(np.zeros(BINS, np.int64), np.zeros(BINS + 1, np.int64))
-_Turn = tuple[str, Wait, tuple[str, ...]]
-_Level = tuple[Floats, Source, int]
-"""Hazards, the most specific level with data in them, and its sample count."""
+_Turn = tuple[str, Wait, tuple[ToolCall, ...], Recent]
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
+    """digest: tells models of different content apart."""
+
     rows: Mapping[Group, Row] = field(default_factory=dict)
+    clusters: Mapping[tuple[str, str], Clusters] = field(default_factory=dict)
+    digest: int = 0
     _forecasts: dict[_Turn, Forecast] = field(default_factory=dict, repr=False)
 
-    def forecast(self, tenant: str, wait: Wait, calls: tuple[ToolCall, ...]) -> Forecast:
+    @classmethod
+    def fit(cls, intervals: Iterable[Interval]) -> Model:
+        """Clusters of the arguments in these intervals, and nothing learned yet. Takes seconds."""
+        texts: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for interval in intervals:
+            for call in interval.calls:
+                texts[interval.key.tenant, read_call(call).kind].append(call.arguments)
+        largest = sorted(texts, key=lambda key: -len(texts[key]))[:MAX_CLUSTERED_KINDS]
+        fitted = {
+            key: clusters
+            for key in largest
+            if len(texts[key]) >= 2 * MIN_SAMPLES
+            and (clusters := Clusters.fit(texts[key])) is not None
+        }
+        return cls(clusters=fitted, digest=_digest(c.centroids.tobytes() for c in fitted.values()))
+
+    def forecast(
+        self, tenant: str, wait: Wait, calls: tuple[ToolCall, ...], recent: Recent = ()
+    ) -> Forecast:
         """The curve of a wait that begins now.
 
-        calls: those of the turn, for a TOOL wait.
+        calls: those of the turn, for a TOOL wait; recent: what the session has waited before.
         """
-        tools = sorted(call.name for call in calls)
-        turn = (tenant, wait, tuple(tools) if wait is Wait.TOOL else ())
+        is_told = wait is Wait.TOOL and bool(calls)
+        recent = evidence.relevant(recent, calls) if is_told else ()
+        turn = (tenant, wait, self._telling(calls) if is_told else (), recent)
         known = self._forecasts.get(turn)
         if known is None:
             if len(self._forecasts) >= _MAX_REMEMBERED:
@@ -93,20 +130,50 @@ class Model:
             known = self._forecasts[turn] = self._make_forecast(turn)
         return known
 
+    def curve(
+        self, tenant: str, wait: Wait, calls: tuple[ToolCall, ...], recent: Recent = ()
+    ) -> Floats:
+        """log survival of the same wait."""
+        telling = self._telling(calls)
+        chains = [self.levels(tenant, wait, call) for call in telling]
+        chains = chains or [self.levels(tenant, wait, None)]
+        curve = survival.longest([survival.log_survival(chain[-1].hazard) for chain in chains])
+        if recent and telling:
+            hazard = -np.expm1(np.diff(curve))
+            curve = survival.log_survival(evidence.sharpen(hazard, recent, telling))
+        return curve
+
+    def levels(self, tenant: str, wait: Wait, call: ToolCall | None) -> list[Level]:
+        """From the prior to the most special one that has data."""
+        chain = [Level("prior", prior.WAITS[wait], Source.PRIOR, 0)]
+        self._shrink(chain, "all tenants", Group(None, wait), Source.GLOBAL)
+        self._shrink(chain, "tenant", Group(tenant, wait), Source.TENANT)
+        if call is None or wait is not Wait.TOOL:
+            return chain
+        group, *parts = self._groups_of(tenant, call)
+        above = chain[-1]
+        published = prior.tool_hazards(str(group.kind))
+        tilted = survival.tilt(above.hazard, published, prior.OVERALL)
+        chain[-1] = above._replace(hazard=tilted)
+        self._shrink(chain, f"kind {group.kind}", group, Source.TOOL)
+        for part in parts:
+            self._shrink(chain, str(part.part), part, Source.CLUSTER)
+        return chain
+
     def learn(self, intervals: Iterable[Interval]) -> Model:
         """A model with these intervals added; this one stays as it is."""
-        rows, changed = dict(self.rows), dict[Group, Row]()
-        tools_of = Counter(group.tenant for group in rows if group.tool is not None)
-        tenants = {group.tenant for group in rows}
+        rows, changed, digest = dict(self.rows), dict[Group, Row](), self.digest
+        room = _Room(rows)
         for interval in intervals:
+            digest = (digest + _digest([repr(interval).encode("utf-8", "replace")])) % 2**64
             for group in self._groups(interval):
                 if group not in changed:
-                    if group not in rows and not _has_room(group, tenants, tools_of):
+                    if group not in rows and not room.take(group):
                         continue
                     old = rows.get(group, _EMPTY)
                     rows[group] = changed[group] = Row(old.finished.copy(), old.censored.copy())
                 _count(changed[group], interval)
-        return Model(rows)
+        return Model(rows, self.clusters, digest)
 
     @cached_property
     def samples(self) -> int:
@@ -115,102 +182,104 @@ class Model:
 
     @cached_property
     def version(self) -> str:
-        """Names the content: number of samples and a digest of all counts; "prior" without data."""
-        if not self.rows:
-            return "prior"
-        digest = blake2b(digest_size=4)
-        for group in sorted(self.rows, key=_as_json):
-            row = self.rows[group]
-            digest.update(
-                _as_json(group).encode() + row.finished.tobytes() + row.censored.tobytes()
-            )
-        return f"{self.samples}-{digest.hexdigest()}"
+        """Names the content: number of samples and a digest; "prior" without data."""
+        return f"{self.samples}-{self.digest:016x}" if self.rows else "prior"
 
     def row(self, group: Group) -> Row:
         return self.rows.get(group, _EMPTY)
 
-    def to_bytes(self) -> bytes:
-        """safetensors: a count matrix per kind, the grid, and the groups as JSON text."""
-        groups = list(self.rows)
-        note = json.dumps({"format": FORMAT, "groups": [_as_list(g) for g in groups]}).encode()
-        blob: bytes = save(
-            {
-                "note": np.frombuffer(note, np.uint8),
-                "grid_s": GRID_S,
-                "finished": _matrix([self.rows[g].finished for g in groups], BINS),
-                "censored": _matrix([self.rows[g].censored for g in groups], BINS + 1),
-            }
-        )
-        return blob
-
-    @classmethod
-    def from_bytes(cls, blob: bytes) -> Model:
-        """Raises ModelError for anything that `to_bytes` of this version does not write."""
-        try:
-            arrays = load(blob)
-            note = json.loads(arrays["note"].tobytes())
-            groups = [Group(tenant, Wait(wait), tool) for tenant, wait, tool in note["groups"]]
-            finished, censored = arrays["finished"], arrays["censored"]
-        except (SafetensorError, KeyError, ValueError, TypeError) as error:
-            raise ModelError(f"not a model: {error}") from None
-        if note.get("format") != FORMAT or not np.array_equal(arrays.get("grid_s", ()), GRID_S):
-            raise ModelError(
-                f"made by another version (format {note.get('format')!r}): train again"
-            )
-        _check(finished, (len(groups), BINS))
-        _check(censored, (len(groups), BINS + 1))
-        return cls({g: Row(f, c) for g, f, c in zip(groups, finished, censored, strict=True)})
-
     def _make_forecast(self, turn: _Turn) -> Forecast:
-        levels = self._levels(*turn)
-        curve = survival.longest([survival.log_survival(hazard) for hazard, _, _ in levels])
+        tenant, wait, calls, recent = turn
+        curve = self.curve(tenant, wait, calls, recent)
+        chains = [self.levels(tenant, wait, call) for call in calls or (None,)]
+        sources = [chain[-1].source for chain in chains]
+        counts = [max(x.samples for x in chain if x.source is chain[-1].source) for chain in chains]
+        source = max(sources, key=list(Source).index)
         return Forecast(
             elapsed_s=tuple(GRID_S.tolist()),
-            remaining_s=tuple(survival.expected_remaining(curve).tolist()),
+            remaining_s=tuple(survival.remaining(curve).tolist()),
             quantiles=tuple(Quantile(p, survival.quantile(curve, p)) for p in PROBABILITIES),
-            source=max((source for _, source, _ in levels), key=list(Source).index),
-            sample_count=min(count for _, _, count in levels),
+            source=Source.CLUSTER if recent else source,
+            sample_count=min(counts),
             model_version=self.version,
         )
 
-    def _levels(self, tenant: str, wait: Wait, tools: tuple[str, ...]) -> list[_Level]:
-        """One per tool called; the tenant's own where there is none."""
-        level: _Level = (prior.WAITS[wait], Source.PRIOR, 0)
-        level = self._shrink(Group(None, wait), level, Source.GLOBAL)
-        level = self._shrink(Group(tenant, wait), level, Source.TENANT)
-        hazard, source, count = level
-        return [
-            self._shrink(
-                Group(tenant, wait, tool),
-                (survival.tilt(hazard, prior.tool_hazards(tool), prior.OVERALL), source, count),
-                Source.TOOL,
-            )
-            for tool in tools
-        ] or [level]
-
-    def _shrink(self, group: Group, parent: _Level, source: Source) -> _Level:
+    def _shrink(self, chain: list[Level], name: str, group: Group, source: Source) -> None:
+        """Adds a level if there are data for it."""
         row = self.rows.get(group)
-        if row is None:
-            return parent
-        return survival.hazards(row.finished, row.censored, parent[0]), source, row.samples
+        if row is not None:
+            kappa = _KAPPAS[name.split()[0]] if source is Source.CLUSTER else KAPPA
+            hazard = survival.hazards(row.finished, row.censored, chain[-1].hazard, kappa)
+            chain.append(Level(name, hazard, source, row.samples))
 
     def _groups(self, interval: Interval) -> list[Group]:
         """The rows that an interval counts in."""
         tenant, wait = interval.key.tenant, interval.wait
         groups = [Group(None, wait), Group(tenant, wait)]
         if wait is Wait.TOOL and interval.calls:
-            groups.append(Group(tenant, wait, self._slowest(tenant, interval.calls)))
+            groups += self._groups_of(tenant, self._slowest(tenant, interval.calls))
         return groups
 
-    def _slowest(self, tenant: str, calls: tuple[ToolCall, ...]) -> str:
-        """The tool with the longest median wait, as far as this model knows."""
-        names = sorted({call.name for call in calls})
-        if len(names) == 1:
-            return names[0]
-        return max(
-            names,
-            key=lambda n: self.forecast(tenant, Wait.TOOL, (ToolCall(n),)).quantiles[0].wait_s,
-        )
+    def _groups_of(self, tenant: str, call: ToolCall) -> list[Group]:
+        """The call's kind, and its parts from the general to the special."""
+        parts = read_call(call)
+        clusters = self.clusters.get((tenant, parts.kind))
+        cluster = clusters.assign(call.arguments) if clusters else None
+        names = {
+            "cluster": "" if cluster is None else str(cluster),
+            "limit": parts.limit,
+            "program": parts.program,
+            "action": fingerprint(parts.action) if parts.action else "",
+            "command": parts.command if call.arguments else "",
+        }
+        special = [f"{level} {name}" for level, name in names.items() if name]
+        kind = Group(tenant, Wait.TOOL, parts.kind)
+        return [kind, *(kind._replace(part=part) for part in special)]
+
+    def _telling(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
+        """One call of each kind, in an order that does not depend on the turn's."""
+        if len(calls) <= 1:
+            return calls
+        kinds: dict[str, list[ToolCall]] = defaultdict(list)
+        for call in sorted(calls):
+            kinds[read_call(call).kind].append(call)
+        return tuple(main_call(same) for same in kinds.values())
+
+    def _slowest(self, tenant: str, calls: tuple[ToolCall, ...]) -> ToolCall:
+        """Of the kind with the longest median wait, as far as this model knows."""
+        telling = self._telling(calls)
+        if len(telling) == 1:
+            return telling[0]
+        return max(telling, key=lambda call: self._median_of_kind(tenant, call))
+
+    def _median_of_kind(self, tenant: str, call: ToolCall) -> float:
+        kind = ToolCall(read_call(call).kind)
+        return self.forecast(tenant, Wait.TOOL, (kind,)).quantiles[0].wait_s
+
+
+class _Room:
+    """Counts groups against the bounds."""
+
+    def __init__(self, rows: Iterable[Group]) -> None:
+        self._tenants = set[str | None]()
+        self._kinds = Counter[str | None]()
+        self._parts = 0
+        for group in rows:
+            self.take(group)
+
+    def take(self, group: Group) -> bool:
+        """Whether a new group fits; takes the place if so."""
+        if group.tenant not in self._tenants and len(self._tenants) > MAX_TENANTS:
+            return False
+        if group.part is not None:
+            self._parts += self._parts < MAX_PARTS
+            return self._parts < MAX_PARTS
+        if group.kind is not None:
+            if self._kinds[group.tenant] >= MAX_KINDS_PER_TENANT:
+                return False
+            self._kinds[group.tenant] += 1
+        self._tenants.add(group.tenant)
+        return True
 
 
 def _count(row: Row, interval: Interval) -> None:
@@ -222,30 +291,8 @@ def _count(row: Row, interval: Interval) -> None:
         row.finished[end] += 1
 
 
-def _has_room(group: Group, tenants: set[str | None], tools_of: Counter[str | None]) -> bool:
-    """Whether a new group fits; takes the place if so."""
-    if group.tenant not in tenants and len(tenants) > MAX_TENANTS:
-        return False
-    if group.tool is not None:
-        if tools_of[group.tenant] >= MAX_TOOLS_PER_TENANT:
-            return False
-        tools_of[group.tenant] += 1
-    tenants.add(group.tenant)
-    return True
-
-
-def _matrix(rows: list[Counts], columns: int) -> Counts:
-    return np.array(rows, np.int64).reshape(-1, columns)
-
-
-def _check(counts: Any, shape: tuple[int, int]) -> None:
-    if counts.shape != shape or counts.dtype != np.int64 or (counts < 0).any():
-        raise ModelError("its counts are damaged: train again, or restore an older one")
-
-
-def _as_list(group: Group) -> list[str | None]:
-    return [group.tenant, group.wait.value, group.tool]
-
-
-def _as_json(group: Group) -> str:
-    return json.dumps(_as_list(group))
+def _digest(pieces: Iterable[bytes]) -> int:
+    digest = blake2b(digest_size=8)
+    for piece in pieces:
+        digest.update(piece)
+    return int.from_bytes(digest.digest())

@@ -75,4 +75,4 @@ _BY_TOOL = {name: _hazards(points) for name, points in _TOOLS.items()}
 
 def tool_hazards(name: str) -> Floats:
     """The published curve of this kind of tool; the overall one if its name says nothing."""
-    return _BY_TOOL.get(name.lower(), OVERALL)
+    return _BY_TOOL.get(name.lower().split(":")[0], OVERALL)

@@ -30,6 +30,7 @@ from .events import (
     Wait,
 )
 from .interceptor import ErrorsAndTimes
+from .redaction import MAX_RAW_CHARS, redact
 from .service import Predictor
 from .sessions import TTL_S
 from .watchers import Watcher
@@ -38,9 +39,9 @@ SERVICE = "cachewise.v1.PredictorService"
 MAX_ID = 256
 """Characters of a tenant, session or turn; a longer one is malformed."""
 
-MAX_TOOL_NAME, MAX_ARGUMENTS = 128, 400
+MAX_TOOL_NAME = 128
 MAX_TOOL_CALLS = 32
-"""Tool calls of one turn beyond these, and the rest of longer names and arguments, are left out."""
+"""Tool calls of one turn beyond these, and the rest of a longer name, are left out."""
 
 _OPTIONS = (
     # Engines ping every 30 s, idle or not; by default a server closes such a connection after a
@@ -62,6 +63,7 @@ _WAITS = {
     pb.OUTCOME_ABORTED: Wait.ABORTED,
 }
 _SOURCES = {
+    Source.CLUSTER: pb.FORECAST_SOURCE_CLUSTER,
     Source.TOOL: pb.FORECAST_SOURCE_TOOL,
     Source.TENANT: pb.FORECAST_SOURCE_TENANT,
     Source.GLOBAL: pb.FORECAST_SOURCE_GLOBAL,
@@ -178,10 +180,13 @@ def _kind(message: pb.Event) -> TurnStarted | TurnEnded | SessionEnded | None:
 
 
 def _turn_ended(message: pb.TurnEnded) -> TurnEnded:
-    """An outcome that this version does not know: a tool if there are calls, else a person."""
+    """An outcome that this version does not know: a tool if there are calls, else a person.
+
+    The engine hook has redacted the arguments already; what another sender forgot ends here.
+    """
     calls = message.tool_calls[:MAX_TOOL_CALLS]
     known = tuple(
-        ToolCall(call.name[:MAX_TOOL_NAME], call.arguments[:MAX_ARGUMENTS])
+        ToolCall(call.name[:MAX_TOOL_NAME], redact(call.arguments[:MAX_RAW_CHARS]))
         for call in calls
         if call.name
     )

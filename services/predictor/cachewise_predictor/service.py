@@ -69,7 +69,7 @@ class Predictor:
             return SessionForecast(key, has_ended=state is not None and state.ended_at is not None)
         opened = state.open
         elapsed_s = max(self.clock() - opened.opened_at, 0.0)
-        curve = self.model.forecast(key.tenant, opened.wait, opened.calls)
+        curve = self.model.forecast(key.tenant, opened.wait, opened.calls, state.recent)
         return SessionForecast(key, opened.turn, elapsed_s, curve)
 
     def announce(

@@ -20,7 +20,17 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from .events import Event, Interval, OpenInterval, SessionEnded, SessionKey, TurnEnded, TurnStarted
+from .events import (
+    Event,
+    Interval,
+    OpenInterval,
+    SessionEnded,
+    SessionKey,
+    TurnEnded,
+    TurnStarted,
+    Wait,
+)
+from .evidence import Recent, remember
 
 TTL_S = 86_400.0
 """A session without events for this long is forgotten, and its open interval censored."""
@@ -42,6 +52,8 @@ class SessionState:
     seen: tuple[int, ...] = ()
     unmatched_start: tuple[str, float] | None = None
     ended_at: float | None = None
+    recent: Recent = ()
+    """Waits for tools that the session has had."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +136,7 @@ def _start_turn(event: Event, state: SessionState, at: float) -> Change:
     if opened.turn == event.turn or at < opened.opened_at - _SLACK_S:
         return Change(event.key, state)
     finished = _close(event.key, opened, at, is_finished=True)
-    return Change(event.key, replace(state, open=None), finished)
+    return Change(event.key, replace(_remember(state, finished), open=None), finished)
 
 
 def _end_turn(event: Event, state: SessionState, at: float) -> Change:
@@ -133,7 +145,9 @@ def _end_turn(event: Event, state: SessionState, at: float) -> Change:
     start = state.unmatched_start
     if start is not None and start[0] != event.turn and at <= start[1]:
         finished = _close(event.key, opened, start[1], is_finished=True)
-        return Change(event.key, replace(state, unmatched_start=None), finished)
+        return Change(
+            event.key, replace(_remember(state, finished), unmatched_start=None), finished
+        )
     if state.ended_at is not None and at <= state.ended_at:
         return Change(event.key, state)
     if state.open is not None and at < state.open.opened_at:
@@ -149,6 +163,12 @@ def _end_session(event: Event, state: SessionState, at: float) -> Change:
         return Change(event.key, state)
     censored = _close(event.key, state.open, at, is_finished=False)
     return Change(event.key, replace(state, open=None, ended_at=at), censored, has_ended=True)
+
+
+def _remember(state: SessionState, finished: Interval | None) -> SessionState:
+    if finished is None or finished.wait is not Wait.TOOL or not finished.calls:
+        return state
+    return replace(state, recent=remember(state.recent, finished.calls, finished.seconds))
 
 
 def _close(

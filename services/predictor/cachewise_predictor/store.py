@@ -30,6 +30,7 @@ from redis.exceptions import RedisError, WatchError
 
 from .errors import StoreError
 from .events import Interval, OpenInterval, SessionKey, ToolCall, Wait
+from .evidence import PastWait, Recent
 from .sessions import MAX_SESSIONS, TTL_S, SessionState
 
 MAX_STORED_SESSIONS = MAX_SESSIONS
@@ -242,6 +243,7 @@ def _dump_state(state: SessionState) -> str:
             "seen": state.seen,
             "unmatched_start": state.unmatched_start,
             "ended_at": state.ended_at,
+            "recent": state.recent,
         }
     )
 
@@ -258,6 +260,7 @@ def _load_session(member: bytes, value: bytes | None) -> tuple[SessionKey, Sessi
             seen=tuple(record["seen"]),
             unmatched_start=start and (start[0], start[1]),
             ended_at=record["ended_at"],
+            recent=_load_recent(record.get("recent", [])),
         )
     except (ValueError, TypeError, KeyError, IndexError):
         return None
@@ -266,6 +269,10 @@ def _load_session(member: bytes, value: bytes | None) -> tuple[SessionKey, Sessi
 
 def _load_calls(pairs: list[list[str]]) -> tuple[ToolCall, ...]:
     return tuple(ToolCall(str(name), str(arguments)) for name, arguments in pairs)
+
+
+def _load_recent(waits: list[Any]) -> Recent:
+    return tuple(PastWait((int(a), int(b), int(c)), float(s)) for (a, b, c), s in waits)
 
 
 def _dump_interval(interval: Interval) -> str:

@@ -15,6 +15,7 @@ from typing import TextIO
 from .errors import TraceError
 from .events import Interval, Wait
 from .model import Model
+from .model_file import to_bytes
 from .store import Pointer, Store
 from .traces import TraceReport, find_traces, read_trace
 from .web import summarise
@@ -45,16 +46,19 @@ async def train(paths: list[Path], store: Store) -> str:
         generation=max(int(time.time()), previous.generation + 1 if previous else 0),
         position=await store.last_position(),
     )
-    if not await store.publish_model(pointer, model.to_bytes()):
+    if not await store.publish_model(pointer, to_bytes(model)):
         raise TraceError("another training stored its model meanwhile: train again")
     return summary(model, report)
 
 
 def build(intervals: list[Interval]) -> Model:
-    """A turn with several calls counts for the slowest: to know it takes a model of the others."""
+    """Clusters, then counts.
+
+    A turn with several calls counts for the slowest: to know it takes a model of the others.
+    """
     single = [i for i in intervals if len({c.name for c in i.calls}) <= 1]
     several = [i for i in intervals if len({c.name for c in i.calls}) > 1]
-    return Model().learn(single).learn(several)
+    return Model.fit(intervals).learn(single).learn(several)
 
 
 def summary(model: Model, report: TraceReport) -> str:

@@ -85,13 +85,14 @@ def make_app(predictor: Predictor, status: Status, is_store_up: Callable[[], boo
 
 def summarise(model: Model, most: int = MOST_GROUPS) -> list[GroupSummary]:
     """The groups of the model, largest first; the prior's if it has none."""
-    rows = sorted(model.rows.items(), key=lambda item: -item[1].samples)[:most]
+    whole = [(group, row) for group, row in model.rows.items() if group.part is None]
+    rows = sorted(whole, key=lambda item: -item[1].samples)[:most]
     summaries = []
     for group, row in rows:
-        calls = () if group.tool is None else (ToolCall(group.tool),)
+        calls = () if group.kind is None else (ToolCall(group.kind),)
         waits = [q.wait_s for q in model.forecast(group.tenant or "", group.wait, calls).quantiles]
         summaries.append(
-            GroupSummary(group.tenant, group.wait.value, group.tool, row.samples, *waits)
+            GroupSummary(group.tenant, group.wait.value, group.kind, row.samples, *waits)
         )
     return summaries
 

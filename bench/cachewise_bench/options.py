@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+from cachewise_bench import replay_command
 from cachewise_bench.engine import POLICIES
 from cachewise_bench.forecast import command as forecast
 
@@ -41,6 +42,7 @@ def parser(run_engine: Callable[..., int]) -> argparse.ArgumentParser:
     _add_engine_options(engine)
     _add_output_options(engine)
     forecast.add_parser(commands)
+    replay_command.add_parser(commands)
     return top
 
 

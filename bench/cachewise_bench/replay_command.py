@@ -54,7 +54,7 @@ class Plan:
         return f"{self.policy} N={len(self.sessions)} seed={self.seed}"
 
 
-def add_command(commands: Any) -> None:
+def add_parser(commands: Any) -> None:
     """Adds `replay` to the command line."""
     parser = commands.add_parser(
         "replay",
@@ -130,6 +130,8 @@ def _training_and_replayed(
         training, found = found[:share], found[share:]
     else:
         training = _read(arguments.train, arguments, console) if arguments.train else []
+    # The same pauses on both sides: otherwise waits are learned that the replay never has.
+    training = [_with_pauses(session, pause) for session in training]
     return tuple(training), [_with_pauses(session, pause) for session in found]
 
 
@@ -201,7 +203,8 @@ def _replay_all(plans: Sequence[Plan], processes: int, console: Console) -> list
 
 def replay_one(plan: Plan, index: int, done: Any) -> dict[str, Any]:
     """Replays one plan in this process and scores it; done[index] is the number of turns so far."""
-    from cachewise_bench.policies.catalogue import POLICIES, Training
+    from cachewise_bench.policies.catalogue import POLICIES
+    from cachewise_bench.policies.training import Training
     from cachewise_bench.replay import Replay
     from cachewise_bench.scores import score
 

@@ -45,4 +45,4 @@ def write_plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def _mean(rows: Sequence[dict[str, Any]], key: str) -> float:
-    return sum(row[key] for row in rows) / len(rows)
+    return float(sum(row[key] for row in rows)) / len(rows)

@@ -44,7 +44,7 @@ MAX_PARTS = 40_000
 
 MAX_CLUSTERED_KINDS = 20
 
-_MAX_REMEMBERED = 4_096
+_MAX_REMEMBERED = 16_384
 _KAPPAS = {"cluster": 15.0, "limit": 8.0, "program": 4.0, "action": 4.0, "command": 2.0}
 """Weight of the level before. Chosen on held-out sessions of the public traces."""
 
@@ -120,9 +120,7 @@ class Model:
 
         calls: those of the turn, for a TOOL wait; recent: what the session has waited before.
         """
-        is_told = wait is Wait.TOOL and bool(calls)
-        recent = evidence.relevant(recent, calls) if is_told else ()
-        turn = (tenant, wait, self._telling(calls) if is_told else (), recent)
+        turn = (tenant, wait, calls, recent)
         known = self._forecasts.get(turn)
         if known is None:
             if len(self._forecasts) >= _MAX_REMEMBERED:
@@ -134,14 +132,7 @@ class Model:
         self, tenant: str, wait: Wait, calls: tuple[ToolCall, ...], recent: Recent = ()
     ) -> Floats:
         """log survival of the same wait."""
-        telling = self._telling(calls)
-        chains = [self.levels(tenant, wait, call) for call in telling]
-        chains = chains or [self.levels(tenant, wait, None)]
-        curve = survival.longest([survival.log_survival(chain[-1].hazard) for chain in chains])
-        if recent and telling:
-            hazard = -np.expm1(np.diff(curve))
-            curve = survival.log_survival(evidence.sharpen(hazard, recent, telling))
-        return curve
+        return self._curve(self._chains(tenant, wait, calls), calls, recent)
 
     def levels(self, tenant: str, wait: Wait, call: ToolCall | None) -> list[Level]:
         """From the prior to the most special one that has data."""
@@ -190,11 +181,11 @@ class Model:
 
     def _make_forecast(self, turn: _Turn) -> Forecast:
         tenant, wait, calls, recent = turn
-        curve = self.curve(tenant, wait, calls, recent)
-        chains = [self.levels(tenant, wait, call) for call in calls or (None,)]
-        sources = [chain[-1].source for chain in chains]
+        chains = self._chains(tenant, wait, calls)
+        recent = evidence.relevant(recent, calls) if wait is Wait.TOOL and calls else ()
+        curve = self._curve(chains, calls, recent)
         counts = [max(x.samples for x in chain if x.source is chain[-1].source) for chain in chains]
-        source = max(sources, key=list(Source).index)
+        source = max((chain[-1].source for chain in chains), key=list(Source).index)
         return Forecast(
             elapsed_s=tuple(GRID_S.tolist()),
             remaining_s=tuple(survival.remaining(curve).tolist()),
@@ -203,6 +194,20 @@ class Model:
             sample_count=min(counts),
             model_version=self.version,
         )
+
+    def _chains(self, tenant: str, wait: Wait, calls: tuple[ToolCall, ...]) -> list[list[Level]]:
+        """The levels of each call that counts; one without a call if there is none."""
+        telling = self._telling(calls) if wait is Wait.TOOL else ()
+        return [self.levels(tenant, wait, call) for call in telling or (None,)]
+
+    def _curve(
+        self, chains: list[list[Level]], calls: tuple[ToolCall, ...], recent: Recent
+    ) -> Floats:
+        curve = survival.longest([survival.log_survival(chain[-1].hazard) for chain in chains])
+        if not recent or not calls:
+            return curve
+        hazard = -np.expm1(np.diff(curve))
+        return survival.log_survival(evidence.sharpen(hazard, recent, calls))
 
     def _shrink(self, chain: list[Level], name: str, group: Group, source: Source) -> None:
         """Adds a level if there are data for it."""

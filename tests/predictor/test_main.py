@@ -144,6 +144,10 @@ def test_training_beside_a_running_server_is_adopted(tmp_path: Path) -> None:
         assert "model 60-" in done.stdout
         assert f"{traces}:1: " in done.stderr
         eventually(lambda: server.get("/v1/model")["samples"] == 60)
+        data = ("--data-dir", str(tmp_path / "data"))
+        done = run("explain", *data, "--tool", "Bash", "--args", "ls")
+        assert "source: cluster, 60 intervals" in done.stdout, done.stderr
+        assert "no clusters" in run("clusters", *data).stdout
 
 
 @pytest.mark.parametrize("option", ["--grpc", "--http"])

@@ -18,6 +18,7 @@ from prometheus_client import REGISTRY
 from .config import Config
 from .embedded import EmbeddedStore
 from .errors import CacheWiseError
+from .insight import clusters, explain
 from .journal import Journal
 from .metrics import Metrics
 from .rpc import RpcServer
@@ -25,7 +26,7 @@ from .service import Predictor
 from .sessions import Sessions
 from .store import Store
 from .sync import StoreSync
-from .train import train
+from .train import TENANT, load_current, train
 from .watchers import Watchers
 from .web import Status, WebServer, make_app
 
@@ -38,6 +39,8 @@ _EXAMPLES = """examples:
   cachewise-predictor serve --redis-url redis://cache:6379/0 --grpc 0.0.0.0:50051
   cachewise-predictor train --traces traces/
   cachewise-predictor train --traces a.jsonl.gz,b.jsonl.gz --redis-url redis://cache:6379/0
+  cachewise-predictor explain --tool Bash --args '{"command": "pytest -x tests/"}'
+  cachewise-predictor clusters
 
 Each option may be set by the environment instead, e.g. CACHEWISE_PREDICTOR_REDIS_URL.
 """
@@ -51,11 +54,10 @@ def main() -> None:
     try:
         config = Config.load(vars(arguments), os.environ)
         with _store_url(config) as (url, revive):
-            if arguments.command == "train":
-                paths = [Path(path) for path in arguments.traces.split(",") if path]
-                print(asyncio.run(_train(paths, url)))
-            else:
+            if arguments.command == "serve":
                 asyncio.run(serve(config, url, revive))
+            else:
+                print(asyncio.run(_answer(arguments, url)))
     except CacheWiseError as error:
         sys.exit(f"cachewise-predictor: {error}")
     except KeyboardInterrupt:
@@ -92,10 +94,16 @@ async def serve(config: Config, store_url: str, revive: Callable[[], None]) -> N
     _log.info("stopped")
 
 
-async def _train(paths: list[Path], store_url: str) -> str:
+async def _answer(arguments: argparse.Namespace, store_url: str) -> str:
+    """What the commands print that do not serve."""
     store = Store(store_url)
     try:
-        return await train(paths, store)
+        if arguments.command == "train":
+            return await train([Path(path) for path in arguments.traces.split(",") if path], store)
+        model = await load_current(store)
+        if arguments.command == "clusters":
+            return clusters(model)
+        return explain(model, arguments.tenant, arguments.tool, arguments.args)
     finally:
         await store.close()
 
@@ -176,6 +184,19 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PATH[,PATH]",
         required=True,
         help="*.jsonl or *.jsonl.gz files, or folders of them (one LLM turn per line)",
+    )
+    commands.add_parser(
+        "clusters", parents=[store], help="list the clusters of the current model with their waits"
+    )
+    explain_parser = commands.add_parser(
+        "explain", parents=[store], help="show where the forecast of a tool call comes from"
+    )
+    explain_parser.add_argument("--tool", required=True, metavar="NAME", help="the tool's name")
+    explain_parser.add_argument(
+        "--args", default="", metavar="TEXT", help="the call's arguments, a command or JSON"
+    )
+    explain_parser.add_argument(
+        "--tenant", default=TENANT, metavar="NAME", help="whose waits count [%(default)s]"
     )
     return parser
 

@@ -11,6 +11,7 @@ Arguments are JSON text, or a script, and may be cut anywhere: everything is fou
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from hashlib import blake2b
@@ -57,6 +58,12 @@ def read_call(call: ToolCall) -> CallParts:
         action=" ".join(words[:2])[:MAX_NAME],
         command=fingerprint(_NUMBER.sub("0", command or arguments)),
     )
+
+
+def call_from_text(tool: str, text: str) -> ToolCall:
+    """A call as a person writes it: a shell's arguments may be just the command."""
+    is_command = tool.lower() in _SHELLS and not (_COMMAND.search(text) or _SCRIPTED.search(text))
+    return ToolCall(tool, json.dumps({"command": text}) if is_command and text else text)
 
 
 def main_call(calls: Iterable[ToolCall]) -> ToolCall:

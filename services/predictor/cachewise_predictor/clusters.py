@@ -102,6 +102,11 @@ class Clusters:
         nearest = int(distances_sq.argmin())
         return nearest if distances_sq[nearest] <= self.reach_sq[nearest] else None
 
+    def terms(self, cluster: int, most: int) -> list[str]:
+        """The words that weigh most in a cluster."""
+        heaviest = np.argsort(-self.centroids[cluster])[:most]
+        return [self.vocabulary[c] for c in heaviest if self.centroids[cluster, c] > 0]
+
     @cached_property
     def _columns(self) -> dict[str, int]:
         return {word: column for column, word in enumerate(self.vocabulary)}

@@ -15,7 +15,7 @@ from typing import TextIO
 from .errors import TraceError
 from .events import Interval, Wait
 from .model import Model
-from .model_file import to_bytes
+from .model_file import from_bytes, to_bytes
 from .store import Pointer, Store
 from .traces import TraceReport, find_traces, read_trace
 from .web import summarise
@@ -49,6 +49,12 @@ async def train(paths: list[Path], store: Store) -> str:
     if not await store.publish_model(pointer, to_bytes(model)):
         raise TraceError("another training stored its model meanwhile: train again")
     return summary(model, report)
+
+
+async def load_current(store: Store) -> Model:
+    """The model that serves; an empty one if there is none yet. Raises ModelError, StoreError."""
+    pointer = await store.pointer()
+    return Model() if pointer is None else from_bytes(await store.load_model(pointer.version))
 
 
 def build(intervals: list[Interval]) -> Model:

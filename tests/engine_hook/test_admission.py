@@ -60,6 +60,13 @@ def test_an_engine_with_nothing_to_run_displaces_sooner() -> None:
     assert pool.step(Candidate("b", 50, 0)) == {"b"}
 
 
+def test_a_session_that_needs_more_than_the_pool_enters_once_it_can_be_alone() -> None:
+    pool = Pool({"a": 20}, {"a": 4.0})
+    pool.step(Candidate("a", 20, 0))
+    assert pool.step(Candidate("b", POOL + 5, 0), running={"a"}) == {"a"}
+    assert pool.step(Candidate("b", POOL + 5, 0)) == {"b"}
+
+
 def test_sessions_that_outgrow_the_pool_are_parked_the_longest_away_first() -> None:
     pool = Pool({}, {"b": 5.0, "c": 50.0})
     pool.step(Candidate("a", 30, 0), Candidate("b", 30, 0), Candidate("c", 30, 0))

@@ -141,8 +141,8 @@ class ActiveSet:
     def _displace(
         self, needed: int, away: list[tuple[float, str]], room: Callable[[], int], payback: float
     ) -> bool:
-        """Parks sessions that are away until there is room; False, and none is parked, where that
-        does not pay."""
+        """Parks sessions that are away until there is room, or until only the one that enters is
+        left: it may need all of the pool. False, and none is parked, where that does not pay."""
         chosen: list[str] = []
         candidates = iter(away)
         while room() < needed:
@@ -152,6 +152,8 @@ class ActiveSet:
                     chosen.append(session)
                     break
             else:
+                if len(self._active) == 1:  # it is alone now, and no pool has more to give
+                    break
                 self._active.update(chosen)
                 return False
         self.displaced += len(chosen)

@@ -111,5 +111,7 @@ def _table(result: dict[str, Any]) -> Table:
         table.add_column(head, justify="right", no_wrap=True)
     for method, figures in result["methods"].items():
         cells = (figures[name] for name in _HEADS)
-        table.add_row(method, *("–" if cell is None else f"{cell:.3f}" for cell in cells))
+        table.add_row(
+            method, *("–" if cell is None else f"{cell:.3f}".lstrip("0") for cell in cells)
+        )
     return table

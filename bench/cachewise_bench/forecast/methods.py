@@ -4,7 +4,7 @@
     tool              a shrunk Kaplan-Meier curve per tool
     tool+word         ... and per program that it runs
     C20, C50, C100    ... and per cluster of its arguments, as in the paper
-    moving-average    mean of the session's last tool waits, less the elapsed time (InferCept)
+    infercept         mean of the session's last tool waits, less the elapsed time
     ours              the predictor's model
     oracle            the true wait
 
@@ -145,7 +145,7 @@ METHODS: dict[str, Method] = {
     "C20": partial(by_cluster, 20),
     "C50": partial(by_cluster, 50),
     "C100": partial(by_cluster, 100),
-    "moving-average": moving_average,
+    "infercept": moving_average,
     "ours": ours,
     "oracle": oracle,
 }

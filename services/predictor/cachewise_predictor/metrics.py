@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
 from .events import Event, Forecast, Interval, SessionEnded, Source, TurnEnded, TurnStarted
-from .model import Model
+from .model import PROBABILITIES, Model
 from .sessions import Change
 
 _WAIT_BUCKETS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 14_400, 86_400)
@@ -41,6 +41,17 @@ class Metrics:
         self._waits = histogram("wait_seconds", "Finished waits", _WAIT_BUCKETS)
         self._forecasts = counter("forecasts", "Forecasts of opened intervals", "source")
         self._medians = histogram("forecast_p50_seconds", "Their median waits", _WAIT_BUCKETS)
+        self._checked = counter(
+            "checked_forecasts",
+            "Forecasts whose wait is over, by the model as of the end",
+            "source",
+        )
+        self._covered = counter(
+            "covered_forecasts",
+            "Those whose wait was at most the quantile: a share of it if the forecasts are honest",
+            "source",
+            "quantile",
+        )
         self._samples = gauge("model_samples", "Intervals in the model that serves")
         self._info = Info(_PREFIX + "model", "The last stored model", registry=registry)
         self.open_intervals = gauge("open_intervals", "Sessions that are waiting now")
@@ -63,6 +74,9 @@ class Metrics:
             self._intervals.labels(end)
         for source in Source:
             self._forecasts.labels(source.value)
+            self._checked.labels(source.value)
+            for probability in PROBABILITIES:
+                self._covered.labels(source.value, str(probability))
 
     def count_event(self, event: Event, change: Change) -> None:
         self._events.labels(_EVENT_KINDS[type(event.kind)]).inc()
@@ -82,6 +96,13 @@ class Metrics:
     def count_forecast(self, forecast: Forecast) -> None:
         self._forecasts.labels(forecast.source.value).inc()
         self._medians.observe(forecast.quantiles[0].wait_s)
+
+    def count_coverage(self, forecast: Forecast, wait_s: float) -> None:
+        source = forecast.source.value
+        self._checked.labels(source).inc()
+        for probability, quantile_s in forecast.quantiles:
+            if wait_s <= quantile_s:
+                self._covered.labels(source, str(probability)).inc()
 
     def show_model(self, model: Model) -> None:
         self._samples.set(model.samples)

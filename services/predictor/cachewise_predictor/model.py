@@ -159,7 +159,7 @@ class Model:
             digest = (digest + _digest([repr(interval).encode("utf-8", "replace")])) % 2**64
             for group in self._groups(interval):
                 if group not in changed:
-                    if group not in rows and not room.take(group):
+                    if group not in rows and not (_has_parent(group, rows) and room.take(group)):
                         continue
                     old = rows.get(group, _EMPTY)
                     rows[group] = changed[group] = Row(old.finished.copy(), old.censored.copy())
@@ -260,6 +260,11 @@ class Model:
     def _median_of_kind(self, tenant: str, call: ToolCall) -> float:
         kind = ToolCall(read_call(call).kind)
         return self.forecast(tenant, Wait.TOOL, (kind,)).quantiles[0].wait_s
+
+
+def _has_parent(group: Group, rows: Mapping[Group, Row]) -> bool:
+    """Whether the kind of a part is counted."""
+    return group.part is None or group._replace(part=None) in rows
 
 
 class _Room:

@@ -16,7 +16,7 @@ from .events import Event, SessionForecast, SessionKey
 from .journal import Journal
 from .metrics import Metrics
 from .model import Model
-from .sessions import Change, Sessions
+from .sessions import Change, Sessions, SessionState
 from .watchers import Watcher, Watchers
 
 _MOST_PER_MESSAGE = 500
@@ -50,9 +50,11 @@ class Predictor:
         """Takes a batch of events, oldest first."""
         now = self.clock()
         for event in events:
+            before = self.sessions.get(event.key)
             change = self.sessions.apply(event, now)
             self.metrics.count_event(event, change)
             if not change.is_duplicate:
+                self._check(before, change)
                 self._publish(change)
         self.expire()
 
@@ -95,6 +97,16 @@ class Predictor:
             if forecasts:
                 self.metrics.forecasts_sent.inc(sum(f.forecast is not None for f in forecasts))
                 yield forecasts
+
+    def _check(self, before: SessionState | None, change: Change) -> None:
+        """Counts whether a wait that is over was within the quantiles of its forecast."""
+        interval = change.interval
+        if interval is None or not interval.is_finished or before is None:
+            return
+        made = self.model.forecast(
+            interval.key.tenant, interval.wait, interval.calls, before.recent
+        )
+        self.metrics.count_coverage(made, interval.seconds)
 
     def _publish(self, change: Change) -> None:
         """Tells everyone concerned: the store, the metrics, the replicas."""

@@ -148,6 +148,7 @@ def test_training_beside_a_running_server_is_adopted(tmp_path: Path) -> None:
         done = run("explain", *data, "--tool", "Bash", "--args", "ls")
         assert "source: cluster, 60 intervals" in done.stdout, done.stderr
         assert "no clusters" in run("clusters", *data).stdout
+        assert "* 60-" in run("models", "list", *data).stdout
 
 
 @pytest.mark.parametrize("option", ["--grpc", "--http"])

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from prometheus_client import REGISTRY
 
+from . import command_line, versions
 from .config import Config
 from .embedded import EmbeddedStore
 from .errors import CacheWiseError
@@ -26,7 +27,7 @@ from .service import Predictor
 from .sessions import Sessions
 from .store import Store
 from .sync import StoreSync
-from .train import TENANT, load_current, train
+from .train import load_current, train
 from .watchers import Watchers
 from .web import Status, WebServer, make_app
 
@@ -34,20 +35,9 @@ _GRACE_S = 5.0
 _SWEEP_S = 1.0
 _log = logging.getLogger("cachewise_predictor")
 
-_EXAMPLES = """examples:
-  cachewise-predictor serve
-  cachewise-predictor serve --redis-url redis://cache:6379/0 --grpc 0.0.0.0:50051
-  cachewise-predictor train --traces traces/
-  cachewise-predictor train --traces a.jsonl.gz,b.jsonl.gz --redis-url redis://cache:6379/0
-  cachewise-predictor explain --tool Bash --args '{"command": "pytest -x tests/"}'
-  cachewise-predictor clusters
-
-Each option may be set by the environment instead, e.g. CACHEWISE_PREDICTOR_REDIS_URL.
-"""
-
 
 def main() -> None:
-    arguments = _parser().parse_args()
+    arguments = command_line.parser().parse_args()
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )
@@ -100,12 +90,26 @@ async def _answer(arguments: argparse.Namespace, store_url: str) -> str:
     try:
         if arguments.command == "train":
             return await train([Path(path) for path in arguments.traces.split(",") if path], store)
+        if arguments.command == "models":
+            return await _models(arguments, store)
         model = await load_current(store)
         if arguments.command == "clusters":
             return clusters(model)
         return explain(model, arguments.tenant, arguments.tool, arguments.args)
     finally:
         await store.close()
+
+
+async def _models(arguments: argparse.Namespace, store: Store) -> str:
+    match arguments.action:
+        case "list":
+            return await versions.list_models(store)
+        case "show":
+            return await versions.show_model(store, arguments.version)
+        case "diff":
+            return await versions.diff_models(store, arguments.version, arguments.other)
+        case _:
+            return await versions.roll_back(store, arguments.version)
 
 
 @contextlib.contextmanager
@@ -146,59 +150,6 @@ def _steady_clock() -> Callable[[], float]:
     """Seconds since the epoch, as of the start; from there a clock that is never set."""
     offset = time.time() - time.monotonic()
     return lambda: time.monotonic() + offset
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="cachewise-predictor",
-        description="Forecasts how long coding-agent sessions stay away in tool calls.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    store = argparse.ArgumentParser(add_help=False)
-    store.add_argument(
-        "--redis-url",
-        metavar="URL",
-        help="Redis or Valkey that keeps intervals and models; without it an embedded Valkey",
-    )
-    store.add_argument(
-        "--data-dir",
-        metavar="DIR",
-        help=f"folder of the embedded Valkey (default {Config.data_dir})",
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    serve_parser = commands.add_parser("serve", parents=[store], help="run the prediction service")
-    serve_parser.add_argument(
-        "--grpc", metavar="HOST:PORT", help=f"for engines (default {Config.grpc}; port 0: any)"
-    )
-    serve_parser.add_argument(
-        "--http",
-        metavar="HOST:PORT",
-        help=f"health, metrics, model page (default {Config.http}; port 0: any)",
-    )
-    train_parser = commands.add_parser(
-        "train", parents=[store], help="build the first model from trace files"
-    )
-    train_parser.add_argument(
-        "--traces",
-        metavar="PATH[,PATH]",
-        required=True,
-        help="*.jsonl or *.jsonl.gz files, or folders of them (one LLM turn per line)",
-    )
-    commands.add_parser(
-        "clusters", parents=[store], help="list the clusters of the current model with their waits"
-    )
-    explain_parser = commands.add_parser(
-        "explain", parents=[store], help="show where the forecast of a tool call comes from"
-    )
-    explain_parser.add_argument("--tool", required=True, metavar="NAME", help="the tool's name")
-    explain_parser.add_argument(
-        "--args", default="", metavar="TEXT", help="the call's arguments, a command or JSON"
-    )
-    explain_parser.add_argument(
-        "--tenant", default=TENANT, metavar="NAME", help="whose waits count [%(default)s]"
-    )
-    return parser
 
 
 if __name__ == "__main__":

@@ -171,6 +171,11 @@ class Store:
         async with _store_errors():
             return _load_pointer(await self._run("HMGET", _POINTER, *Pointer._fields))
 
+    async def versions(self) -> list[str]:
+        """The stored models, newest first."""
+        async with _store_errors():
+            return [v.decode() for v in await self._run("LRANGE", _MODELS, 0, -1)]
+
     async def load_model(self, version: str) -> bytes:
         """The stored model; empty if it is gone."""
         async with _store_errors():
@@ -186,7 +191,7 @@ class Store:
                 await pipe.watch(_POINTER, _MODELS)
                 if _is_newer(await self.pointer(), pointer):
                     return False
-                stored = [v.decode() for v in await self._run("LRANGE", _MODELS, 0, -1)]
+                stored = await self.versions()
                 versions = [pointer.version, *(v for v in stored if v != pointer.version)]
                 pipe.multi()  # type: ignore[no-untyped-call]
                 pipe.set(_MODEL + pointer.version, blob)

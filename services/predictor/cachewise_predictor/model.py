@@ -84,6 +84,7 @@ class Level(NamedTuple):
     samples: int
 
 
+_ELAPSED_S = tuple(GRID_S.tolist())
 _EMPTY = Row(np.zeros(BINS, np.int64), np.zeros(BINS + 1, np.int64))
 _Turn = tuple[str, Wait, tuple[ToolCall, ...], Recent]
 
@@ -96,6 +97,7 @@ class Model:
     clusters: Mapping[tuple[str, str], Clusters] = field(default_factory=dict)
     digest: int = 0
     _forecasts: dict[_Turn, Forecast] = field(default_factory=dict, repr=False)
+    _upper: dict[Group, list[Level]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def fit(cls, intervals: Iterable[Interval]) -> Model:
@@ -136,17 +138,10 @@ class Model:
 
     def levels(self, tenant: str, wait: Wait, call: ToolCall | None) -> list[Level]:
         """From the prior to the most special one that has data."""
-        chain = [Level("prior", prior.WAITS[wait], Source.PRIOR, 0)]
-        self._shrink(chain, "all tenants", Group(None, wait), Source.GLOBAL)
-        self._shrink(chain, "tenant", Group(tenant, wait), Source.TENANT)
         if call is None or wait is not Wait.TOOL:
-            return chain
-        group, *parts = self._groups_of(tenant, call)
-        above = chain[-1]
-        published = prior.tool_hazards(str(group.kind))
-        tilted = survival.tilt(above.hazard, published, prior.OVERALL)
-        chain[-1] = above._replace(hazard=tilted)
-        self._shrink(chain, f"kind {group.kind}", group, Source.TOOL)
+            return self._upper_levels(Group(tenant, wait))
+        kind, *parts = self._groups_of(tenant, call)
+        chain = self._upper_levels(kind)
         for part in parts:
             self._shrink(chain, str(part.part), part, Source.CLUSTER)
         return chain
@@ -187,7 +182,7 @@ class Model:
         counts = [max(x.samples for x in chain if x.source is chain[-1].source) for chain in chains]
         source = max((chain[-1].source for chain in chains), key=list(Source).index)
         return Forecast(
-            elapsed_s=tuple(GRID_S.tolist()),
+            elapsed_s=_ELAPSED_S,
             remaining_s=tuple(survival.remaining(curve).tolist()),
             quantiles=tuple(Quantile(p, survival.quantile(curve, p)) for p in PROBABILITIES),
             source=Source.CLUSTER if recent else source,
@@ -208,6 +203,22 @@ class Model:
             return curve
         hazard = -np.expm1(np.diff(curve))
         return survival.log_survival(evidence.sharpen(hazard, recent, calls))
+
+    def _upper_levels(self, group: Group) -> list[Level]:
+        """Those that do not depend on the arguments, for a tenant's wait or kind of call."""
+        known = self._upper.get(group)
+        if known is None:
+            known = [Level("prior", prior.WAITS[group.wait], Source.PRIOR, 0)]
+            self._shrink(known, "all tenants", Group(None, group.wait), Source.GLOBAL)
+            self._shrink(known, "tenant", Group(group.tenant, group.wait), Source.TENANT)
+            if group.kind is not None:
+                published = prior.tool_hazards(group.kind)
+                tilted = survival.tilt(known[-1].hazard, published, prior.OVERALL)
+                known[-1] = known[-1]._replace(hazard=tilted)
+                self._shrink(known, f"kind {group.kind}", group, Source.TOOL)
+            if len(self._upper) < _MAX_REMEMBERED:
+                self._upper[group] = known
+        return known.copy()
 
     def _shrink(self, chain: list[Level], name: str, group: Group, source: Source) -> None:
         """Adds a level if there are data for it."""

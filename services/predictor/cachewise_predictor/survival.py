@@ -68,13 +68,14 @@ def at_risk(finished: Weights, censored: Weights) -> Weights:
     finished: BINS counts by bin of the end; censored: BINS + 1 by bins survived.
     """
     leaving = finished + censored[1:]
-    return np.cumsum(leaving[::-1])[::-1]
+    return leaving[::-1].cumsum()[::-1]
 
 
 def hazards(finished: Weights, censored: Weights, parent: Floats, kappa: float = KAPPA) -> Floats:
     """Kaplan-Meier hazards per bin, shrunk towards the parent's."""
     shrunk = (finished + kappa * parent) / (at_risk(finished, censored) + kappa)
-    return np.clip(shrunk, _LEAST_HAZARD, _MOST_HAZARD)
+    # Twice as fast as np.clip on arrays this small.
+    return np.asarray(np.minimum(np.maximum(shrunk, _LEAST_HAZARD), _MOST_HAZARD))
 
 
 def tilt(hazard: Floats, kind: Floats, overall: Floats) -> Floats:

@@ -229,6 +229,16 @@ def test_blocks_without_content_go_first_the_last_freed_of_them_first() -> None:
     assert queue.popleft_n(3) == [young, old, cached]
 
 
+def test_sessions_whose_blocks_had_no_content_leave_nothing_behind() -> None:
+    queue = PredictiveFreeQueue([], 1, Waits())
+    block = KVCacheBlock(0)
+    for i in range(100):
+        queue.claim(f"s{i}", [block])
+        queue.prepend_n([block])
+        assert queue.popleft() is block
+    assert not queue._groups
+
+
 def test_iteration_goes_on_after_the_cursor_in_eviction_order() -> None:
     reuse = Waits({"a": 1.0, "b": 9.0})
     queue = PredictiveFreeQueue([], 6, reuse)

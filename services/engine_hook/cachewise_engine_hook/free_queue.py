@@ -94,6 +94,7 @@ class PredictiveFreeQueue:
         # The owners' group of each block that has had an owner since its content was written.
         self._group_of: list[_Group | None] = [None] * num_blocks
         self._groups: dict[frozenset[str], _Group] = {}
+        """Only groups that hold a block."""
         self._ranking: list[_Group] | None = None
         self._link(blocks, self._head)
         self.num_free_blocks = len(blocks)
@@ -169,9 +170,8 @@ class PredictiveFreeQueue:
         for block in blocks:
             group = self._group_of[block.block_id]
             if group is None:
-                group = self._group_of[block.block_id] = self._group_with(
-                    None, anonymous_owner(self._now)
-                )
+                owners = frozenset((anonymous_owner(self._now),))
+                group = self._group_of[block.block_id] = self._interned(owners)
             elif not group.blocks:
                 group = self._group_of[block.block_id] = self._interned(group.owners)
             group.blocks[block.block_id] = block
@@ -227,8 +227,6 @@ class PredictiveFreeQueue:
     def _ranked(self) -> list[_Group]:
         """The groups, the next victim last."""
         if self._ranking is None:
-            # A group claimed by a request whose blocks all stayed in use is empty: forget it.
-            self._groups = {owners: g for owners, g in self._groups.items() if g.blocks}
             self._ranking = sorted(self._groups.values(), key=self._rank)
         return self._ranking
 
@@ -259,13 +257,16 @@ class PredictiveFreeQueue:
         return block
 
     def _group_with(self, group: _Group | None, owner: str) -> _Group:
-        """The group of the same blocks once the owner has used them too."""
-        if group is None:
-            return self._interned(frozenset((owner,)))
-        if not group.owners or owner in group.owners:
+        """The group of the same blocks once the owner has used them too.
+
+        An empty one is not listed in _groups before append_n puts a block into it: many a block
+        is freed without content, and the list must not grow by what it never holds.
+        """
+        if group is not None and (not group.owners or owner in group.owners):
             return group
-        owners = group.owners | {owner}
-        return self._interned(owners if len(owners) <= MAX_OWNERS else frozenset())
+        owners = group.owners | {owner} if group is not None else frozenset((owner,))
+        owners = owners if len(owners) <= MAX_OWNERS else frozenset()
+        return self._groups.get(owners) or _Group(owners)
 
     def _interned(self, owners: frozenset[str]) -> _Group:
         group = self._groups.get(owners)

@@ -244,7 +244,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
         "evicted_blocks": "evicted blocks",
         "scheduler_cpu_us_per_step": "CPU µs/step",
     }
-    table = Table(title="Agent sessions over vLLM's scheduler on a virtual clock")
+    table = Table(title="Agent sessions over vLLM's scheduler on a virtual clock", min_width=150)
     for key, name in columns.items():
         table.add_column(name, justify="left" if key == "policy" else "right")
     for row in rows:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from cachewise_engine_hook.admission import ActiveSet, Candidate
+from cachewise_engine_hook.admission import PATIENCE_S, ActiveSet, Candidate
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -107,3 +107,10 @@ def test_running_and_preempted_sessions_are_never_parked_and_nobody_is_alone_out
 def test_two_requests_of_one_session_are_one_candidate() -> None:
     joined = Candidate("a", 60, 1.0).joined(Candidate("a", 50, 2.0, must_run=True))
     assert joined == Candidate("a", 60, 2.0, must_run=True)
+
+
+def test_whoever_has_waited_long_enough_displaces_even_a_session_that_returns_soon() -> None:
+    pool = Pool({"a": 90}, {"a": 0.5})
+    pool.step(Candidate("a", 90, 0))
+    assert pool.step(Candidate("b", 50, PATIENCE_S / 2), running={"h"}) == {"a", "h"}
+    assert pool.step(Candidate("b", 50, PATIENCE_S), running={"h"}) == {"b", "h"}

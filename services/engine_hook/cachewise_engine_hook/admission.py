@@ -5,15 +5,17 @@ turn pushes out what the next one needs. So only the active sessions run and kee
 requests of the others, the parked ones, wait. The paper does not control this.
 
 A parked request enters when its missing blocks fit into the room: blocks that nobody active holds
-or is about to need. The order of entry is a_i minus AGEING blocks per second of waiting: short
-entries first, and nobody starves. If the first in that order finds no room, it may displace active
-sessions that are away in a tool call, longest forecast first, but only where that pays: the engine
-must recompute what it drops, at everybody's expense, so a session is displaced only if its
-remaining wait exceeds PAYBACK times the seconds that its prefix costs to compute again. While the
-engine has nothing else to run that expense is small, and PAYBACK_WHEN_IDLE holds.
+or is about to need. The order of entry is a_i minus AGEING_BLOCKS_PER_S for every second of
+waiting. If the first in that order finds no room, it may displace active sessions that are away in
+a tool call, longest forecast first, where that pays: the engine must recompute what it drops, at
+everybody's expense, so a session is displaced only if its remaining wait exceeds PAYBACK times the
+seconds that its prefix costs to compute again. While the engine has nothing else to run the expense
+is small, and PAYBACK_WHEN_IDLE holds. And patience ends: the payback asked for falls with the time
+that the request has waited, to nothing at PATIENCE_S. Whoever is displaced must then wait in turn,
+so swaps stay rare.
 
 A session whose request is running, and one whose request was preempted, is active always. Without
-pressure everybody fits, and nobody is ever parked.
+pressure everybody fits, nobody is ever parked, and the waiting queue keeps the order of arrival.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from dataclasses import dataclass
 
 AGEING_BLOCKS_PER_S = 5.0
 PAYBACK, PAYBACK_WHEN_IDLE = 40.0, 2.0
+PATIENCE_S = 100.0
 OUTPUT_TOKENS = 1_000
 """Room kept for an answer; max_tokens says little, it is mostly the model's limit."""
 SLACK = 0.02
@@ -100,8 +103,9 @@ class ActiveSet:
         needed = self._park(entering, away, running, room)
         parked = [c for c in waiting if c.session not in self._active]
         parked.sort(key=lambda c: c.missing_blocks - AGEING_BLOCKS_PER_S * c.waited_s)
-        payback = PAYBACK if running or entering else PAYBACK_WHEN_IDLE
+        full_payback = PAYBACK if running or entering else PAYBACK_WHEN_IDLE
         for candidate in parked:
+            payback = full_payback * max(0.0, 1.0 - candidate.waited_s / PATIENCE_S)
             alone = not self._active
             self._active.add(candidate.session)  # room now counts what it holds already
             needed += candidate.missing_blocks

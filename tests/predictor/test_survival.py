@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from cachewise_predictor import prior, survival
-from cachewise_predictor.survival import BINS, GRID_S, HORIZON_S, OVERDUE, TILTED_S, Counts, Floats
+from cachewise_predictor.survival import BINS, GRID_S, HORIZON_S, LATE_S, OVERDUE, Counts, Floats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -145,7 +145,7 @@ def test_shrinkage_stays_between_the_data_and_the_parent(
 
 def test_tilting_the_overall_curve_gives_the_kind_and_no_difference_changes_nothing() -> None:
     kind, own = prior.tool_hazards("Task"), np.full(BINS, 0.3)
-    tilted, early = survival.tilt(prior.OVERALL, kind, prior.OVERALL), GRID_S[:-1] < TILTED_S
+    tilted, early = survival.tilt(prior.OVERALL, kind, prior.OVERALL), GRID_S[:-1] < LATE_S
     np.testing.assert_allclose(tilted, np.where(early, kind, prior.OVERALL))
     np.testing.assert_allclose(survival.tilt(own, kind, kind), own)
 

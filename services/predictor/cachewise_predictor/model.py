@@ -45,8 +45,19 @@ MAX_PARTS = 40_000
 MAX_CLUSTERED_KINDS = 20
 
 _MAX_REMEMBERED = 16_384
-_KAPPAS = {"cluster": 15.0, "limit": 8.0, "program": 4.0, "action": 4.0, "command": 2.0}
+_KAPPAS = {
+    name: survival.cautious(kappa)
+    for name, kappa in (
+        ("cluster", 15.0),
+        ("limit", 8.0),
+        ("program", 4.0),
+        ("action", 4.0),
+        ("command", 2.0),
+    )
+}
 """Weight of the level before. Chosen on held-out sessions of the public traces."""
+
+_UPPER_KAPPA = survival.cautious(KAPPA)
 
 
 class Group(NamedTuple):
@@ -224,7 +235,7 @@ class Model:
         """Adds a level if there are data for it."""
         row = self.rows.get(group)
         if row is not None:
-            kappa = _KAPPAS[name.split()[0]] if source is Source.CLUSTER else KAPPA
+            kappa = _KAPPAS[name.split()[0]] if source is Source.CLUSTER else _UPPER_KAPPA
             hazard = survival.hazards(row.finished, row.censored, chain[-1].hazard, kappa)
             chain.append(Level(name, hazard, source, row.samples))
 

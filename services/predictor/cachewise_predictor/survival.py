@@ -42,7 +42,7 @@ POWER = 0.5
 KAPPA = 15.0
 """Weight of the parent curve, in waits at risk. The trial of baselines.md used 15 as well."""
 
-TILTED_S = 60.0
+LATE_S, LATE_KAPPA = 60.0, 20.0
 
 MAX_WAIT_S = 30 * 86_400.0
 """Quantiles of a tail that never falls end here."""
@@ -71,21 +71,29 @@ def at_risk(finished: Weights, censored: Weights) -> Weights:
     return leaving[::-1].cumsum()[::-1]
 
 
-def hazards(finished: Weights, censored: Weights, parent: Floats, kappa: float = KAPPA) -> Floats:
-    """Kaplan-Meier hazards per bin, shrunk towards the parent's."""
+def hazards(
+    finished: Weights, censored: Weights, parent: Floats, kappa: float | Floats = KAPPA
+) -> Floats:
+    """Kaplan-Meier hazards per bin, shrunk towards the parent's; kappa may differ by bin."""
     shrunk = (finished + kappa * parent) / (at_risk(finished, censored) + kappa)
     # Twice as fast as np.clip on arrays this small.
     return np.asarray(np.minimum(np.maximum(shrunk, _LEAST_HAZARD), _MOST_HAZARD))
 
 
+def cautious(kappa: float) -> Floats:
+    """kappa per bin, at least LATE_KAPPA from LATE_S on: few waits are that long, and how long they
+    get depends less on the call than on the place.
+    """
+    return np.where(GRID_S[:-1] < LATE_S, kappa, max(kappa, LATE_KAPPA))
+
+
 def tilt(hazard: Floats, kind: Floats, overall: Floats) -> Floats:
     """hazard, changed in proportion as `kind` differs from `overall` (cumulative hazards
-    multiplied bin by bin), up to TILTED_S: how long the longest waits last depends less on the
-    kind of tool than on the place.
+    multiplied bin by bin), up to LATE_S.
     """
     ratio = np.log1p(-kind) / np.log1p(-overall)
     tilted = np.clip(-np.expm1(np.log1p(-hazard) * ratio), _LEAST_HAZARD, _MOST_HAZARD)
-    return np.where(GRID_S[:-1] < TILTED_S, tilted, hazard)
+    return np.where(GRID_S[:-1] < LATE_S, tilted, hazard)
 
 
 def log_survival(hazard: Floats) -> Floats:
@@ -97,9 +105,12 @@ def longest(curves: Sequence[Floats]) -> Floats:
     """log survival of the maximum of independent waits: S = 1 - prod(1 - S_i)."""
     if len(curves) == 1:
         return curves[0]
-    with np.errstate(divide="ignore"):  # S_i(0) = 1: log(1 - S_i) = -inf, and S(0) = 1
+    # S_i(0) = 1: log(1 - S_i) = -inf, and S(0) = 1. And where all S_i are too small for 1 - S_i to
+    # differ from 1, the largest of them has to do.
+    with np.errstate(divide="ignore"):
         log_all_over = np.sum([np.log(-np.expm1(curve)) for curve in curves], axis=0)
-    return np.asarray(np.log(-np.expm1(log_all_over)))
+        combined = np.log(-np.expm1(log_all_over))
+    return np.asarray(np.maximum(combined, np.max(curves, axis=0)))
 
 
 def quantile(curve: Floats, probability: float) -> float:

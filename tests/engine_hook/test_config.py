@@ -23,6 +23,7 @@ def test_other_plugins_settings_are_none_of_our_business() -> None:
         ({"cachewise": {"max_overtakes": "many"}}, {}, "cachewise.max_overtakes: 'many'"),
         ({"cachewise": {"max_overtakes": 0}}, {}, "max_overtakes must be at least 1"),
         ({"cachewise": {"max_overtakes": True}}, {}, "not a int"),
+        ({"cachewise": {"predictor": None}}, {}, "cachewise.predictor: None is not a str"),
         ({"cachewise": [1]}, {}, "must be an object"),
         ({}, {"CACHEWISE_METRICS_PORT": "99999"}, "metrics_port must be a port number"),
         ({}, {"CACHEWISE_MAX_WAIT_S": "nan"}, "CACHEWISE_MAX_WAIT_S"),

@@ -135,6 +135,7 @@ def test_malformed_forecasts_are_counted_and_the_others_taken(
         message("a", elapsed=float("nan")),
         message("a", curve=()),
         message("a", curve=(float("inf"),)),
+        message("a", curve=(1.0,) * 1_001),
         message("good"),
         pb.SessionForecast(session="gone", session_ended=True),
     )
@@ -142,7 +143,7 @@ def test_malformed_forecasts_are_counted_and_the_others_taken(
     eventually(lambda: len(updates.extend(link.take()) or updates) == 2)
     assert [u.session for u in updates] == ["good", "gone"]
     assert updates[1].ended and updates[1].forecast is None
-    assert link.malformed == 5 and link.received == {"tool": 1}
+    assert link.malformed == 6 and link.received == {"tool": 1}
 
 
 def test_without_a_predictor_the_link_waits_quietly_and_stops_at_once() -> None:

@@ -101,7 +101,7 @@ def _cast(source: str, value: object, kind: type) -> Any:
     try:
         if kind is bool:
             return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
-        if kind is not str and isinstance(value, bool):
+        if isinstance(value, bool) if kind is not str else not isinstance(value, str):
             raise ValueError(text)
         number = kind(text if kind is not str else value)
         if isinstance(number, float) and not math.isfinite(number):

@@ -28,6 +28,8 @@ logger = logging.getLogger("vllm.cachewise.forecasts")
 
 _INBOX_SIZE = 10_000
 _BATCH = 1_000
+_MOST_POINTS = 1_000
+"""Of one curve: so a faulty predictor cannot fill the engine's memory through the inbox."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _CHANNEL_OPTIONS = [
     ("grpc.keepalive_time_ms", 30_000),
@@ -187,6 +189,8 @@ def _update_from(message: pb.SessionForecast, now: float) -> ForecastUpdate:
     forecast = None
     if message.HasField("forecast"):
         curve = message.forecast
+        if len(curve.elapsed_seconds) > _MOST_POINTS:
+            raise ValueError(f"a forecast has at most {_MOST_POINTS} points")
         source = pb.ForecastSource.Name(curve.source).removeprefix("FORECAST_SOURCE_").lower()
         forecast = Forecast(
             tuple(curve.elapsed_seconds),

@@ -24,12 +24,7 @@ from cachewise_predictor.service import Predictor
 from cachewise_predictor.sessions import Sessions
 from cachewise_predictor.store import Store
 from cachewise_predictor.watchers import Watchers
-from hypothesis import settings
 from prometheus_client import CollectorRegistry
-
-# The machines that test are busy: a deadline per example fails by chance.
-settings.register_profile("no-deadline", deadline=None)
-settings.load_profile("no-deadline")
 
 TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
 KEY = SessionKey("acme", "s1")

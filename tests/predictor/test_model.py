@@ -165,15 +165,15 @@ def test_commands_are_bounded_and_hostile_arguments_do_no_harm() -> None:
         assert restored.forecast("acme", Wait.TOOL, (call,)).remaining_s[0] > 0
 
 
-def test_a_known_forecast_takes_microseconds_and_a_new_one_well_under_a_millisecond() -> None:
+def test_a_known_forecast_takes_microseconds_of_the_processor_and_a_new_one_a_millisecond() -> None:
     model = Model().learn(interval(1.0 + i, f"tool-{i % 50}") for i in range(2_000))
-    start = time.perf_counter()
+    start = time.process_time()
     for i in range(50):
         model.forecast("acme", Wait.TOOL, calls(f"tool-{i}"))
-    fresh_s = (time.perf_counter() - start) / 50
-    start = time.perf_counter()
+    fresh_s = (time.process_time() - start) / 50
+    start = time.process_time()
     for i in range(50):
         model.forecast("acme", Wait.TOOL, calls(f"tool-{i}"))
-    known_s = (time.perf_counter() - start) / 50
+    known_s = (time.process_time() - start) / 50
     assert fresh_s < 2e-3
     assert known_s < 1e-4

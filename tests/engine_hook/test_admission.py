@@ -18,7 +18,8 @@ class Pool:
         return POOL - sum(blocks for s, blocks in self.held.items() if s in self.active)
 
     def step(self, *waiting: Candidate, running: set[str] | None = None) -> set[str]:
-        self.active.update(0.0, waiting, running or set(), self.room)
+        held = {session for session, blocks in self.held.items() if blocks}
+        self.active.update(0.0, waiting, running or set(), self.room, held)
         return {s for s in "abcdefgh" if s in self.active}
 
 
@@ -48,6 +49,7 @@ def test_a_session_that_is_away_for_long_is_displaced_and_one_that_returns_soon_
     pool.held = {"a": 60, "b": 30}
     assert pool.step(Candidate("c", 30, 0), running={"e"}) == {"a", "c", "e"}
     assert pool.active.displaced == 1
+    pool.held["c"] = 30
     assert pool.step(Candidate("d", 90, 0), running={"e"}) == {"a", "c", "e"}
 
 
@@ -114,3 +116,17 @@ def test_whoever_has_waited_long_enough_displaces_even_a_session_that_returns_so
     pool.step(Candidate("a", 90, 0))
     assert pool.step(Candidate("b", 50, PATIENCE_S / 2), running={"h"}) == {"a", "h"}
     assert pool.step(Candidate("b", 50, PATIENCE_S), running={"h"}) == {"b", "h"}
+
+
+def test_for_whom_patience_has_ended_room_adds_up_over_several_steps() -> None:
+    pool = Pool({"a": 50, "b": 45})
+    pool.step(Candidate("a", 45, 0), Candidate("b", 45, 0))
+    big = Candidate("c", 90, PATIENCE_S)
+    assert pool.step(big, Candidate("a", 1, 0)) == {"a"}, "b is away and makes room for c"
+    assert pool.step(big, Candidate("b", 1, 0)) == {"c"}, "and now a is away; b waits in turn"
+
+
+def test_sessions_that_are_away_and_hold_nothing_are_not_active() -> None:
+    pool = Pool({})
+    pool.step(Candidate("a", 10, 0))
+    assert pool.step(Candidate("b", 10, 0)) == {"b"}

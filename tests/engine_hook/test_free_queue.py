@@ -204,7 +204,7 @@ def test_the_pool_of_three_blocks_gives_its_last_block_first() -> None:
 
 
 def test_a_block_of_very_many_sessions_goes_last() -> None:
-    reuse = Waits({f"s{i}": 1e6 for i in range(50)} | {"one": 0.001})
+    reuse = Waits({f"s{i}": 1e6 for i in range(50)} | {"one": 0.001, "*0": 0.0})
     queue = PredictiveFreeQueue([], 2, reuse)
     everybodys, ones = KVCacheBlock(0), KVCacheBlock(1)
     for block in (everybodys, ones):

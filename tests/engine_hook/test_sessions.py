@@ -3,7 +3,12 @@ from __future__ import annotations
 import math
 
 from cachewise_engine_hook.policy import Forecast
-from cachewise_engine_hook.sessions import ForecastUpdate, SessionTable, anonymous_owner
+from cachewise_engine_hook.sessions import (
+    ForecastUpdate,
+    SessionTable,
+    anonymous_owner,
+    everybodys_owner,
+)
 
 CURVE = Forecast((0.0, 10.0), (5.0, 50.0))
 
@@ -79,3 +84,9 @@ def test_a_clock_that_jumps_back_gives_sane_ranks() -> None:
     away(table, "a", 100.0, 101.0)
     table.apply(ForecastUpdate("a", 101.0, CURVE))
     assert table.time_to_reuse("a", 50.0) == 5.0
+
+
+def test_a_system_prompt_that_nobody_has_used_for_ten_minutes_ages_like_any_other_block() -> None:
+    table = SessionTable(10)
+    assert table.time_to_reuse(everybodys_owner(0.0), 599.0) == 0.0
+    assert table.time_to_reuse(everybodys_owner(0.0), 900.0) == 900.0

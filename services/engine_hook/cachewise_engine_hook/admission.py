@@ -21,6 +21,7 @@ pressure everybody fits, nobody is ever parked, and the waiting queue keeps the 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 AGEING_BLOCKS_PER_S = 5.0
@@ -87,15 +88,17 @@ class ActiveSet:
         waiting: Collection[Candidate],
         running: set[str],
         room: Callable[[], int],
+        holders: AbstractSet[str],
     ) -> None:
         """Decides who is active in this step.
 
         waiting: one candidate per session.
+        holders: sessions that hold free blocks; of the others only those that are here count.
         room: blocks that are free and not held for an active session, less what running requests
         still need; asked again after each displacement.
         """
-        self._active |= running
-        self._active |= {c.session for c in waiting if c.must_run}
+        self._active &= holders | {c.session for c in waiting}
+        self._active |= running | {c.session for c in waiting if c.must_run}
         here = running | {c.session for c in waiting}
         away = self._away(now, here)
         entering = [c for c in waiting if c.session in self._active]
@@ -146,21 +149,29 @@ class ActiveSet:
         self, needed: int, away: list[tuple[float, str]], room: Callable[[], int], payback: float
     ) -> bool:
         """Parks sessions that are away until there is room, or until only the one that enters is
-        left: it may need all of the pool. False, and none is parked, where that does not pay."""
-        chosen: list[str] = []
-        candidates = iter(away)
-        while room() < needed:
-            for wait_s, session in candidates:
-                if session in self._active and wait_s > payback * self._recompute_s(session):
-                    self._active.discard(session)
-                    chosen.append(session)
-                    break
-            else:
-                if len(self._active) == 1:  # it is alone now, and no pool has more to give
-                    break
+        left: it may need all of the pool.
+
+        False where even all that pay are too few. Then none is parked, unless patience has ended
+        (payback 0): those stay parked, so that the room adds up.
+        """
+        chosen = [
+            session
+            for wait_s, session in away
+            if session in self._active and wait_s >= payback * self._recompute_s(session)
+        ]
+        if room() >= needed:
+            return True
+        self._active.difference_update(chosen)
+        if room() < needed and len(self._active) > 1:
+            if payback > 0:
                 self._active.update(chosen)
-                return False
-        self.displaced += len(chosen)
+            return False
+        for session in reversed(chosen):  # those that need not go after all, the soonest back first
+            self._active.add(session)
+            if room() < needed:
+                self._active.discard(session)
+                break
+        self.displaced += sum(session not in self._active for session in chosen)
         return True
 
     def _away(self, now: float, here: set[str]) -> list[tuple[float, str]]:

@@ -9,7 +9,8 @@ vLLM frees a request's blocks tail first, so the tail of a session goes before i
 
 Why an ancestor never goes before its descendant: whoever used a block also used all its ancestors,
 so an ancestor's owners include its descendant's; the minimum over more owners is never later, and
-ties go to the group with fewer owners.
+ties go to the group with fewer owners. (Only a prompt that was everybody's and that nobody has used
+for ten minutes may go before what hangs on it.)
 
 Without any forecast the linked list decides alone: the order is stock vLLM's, block for block.
 
@@ -23,10 +24,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
-from cachewise_engine_hook.sessions import anonymous_owner
+from cachewise_engine_hook.sessions import anonymous_owner, everybodys_owner, is_everybodys
 
 MAX_OWNERS = 16
-"""A block of more sessions than this is everybody's (a system prompt): wanted at once, always."""
+"""A block of more sessions than this is everybody's, like a system prompt (sessions.py)."""
 
 
 class Block(Protocol):
@@ -61,7 +62,7 @@ class _End:
 
 
 class _Group:
-    """The free blocks of one set of owners, the next victim first. No owners: everybody's."""
+    """The free blocks of one set of owners, the next victim first."""
 
     __slots__ = ("blocks", "owners")
 
@@ -70,8 +71,6 @@ class _Group:
         self.blocks: OrderedDict[int, Block] = OrderedDict()
 
     def wanted_in(self, reuse: Reuse, now: float) -> float:
-        if not self.owners:
-            return 0.0
         return min(reuse.time_to_reuse(owner, now) for owner in self.owners)
 
 
@@ -113,6 +112,10 @@ class PredictiveFreeQueue:
                 claimed = known[id(group)] = self._group_with(group, owner)
             self._group_of[block.block_id] = claimed
 
+    def owners(self) -> set[str]:
+        """Whoever owns a free block with content."""
+        return {o for group in self._groups.values() if group.blocks for o in group.owners}
+
     def block_counts(self) -> dict[str, int]:
         """Blocks in use, free with content, and free without; safe to ask from another thread."""
         cached = sum(len(g.blocks) for g in list(self._groups.values()))
@@ -124,7 +127,7 @@ class PredictiveFreeQueue:
         held = sum(
             len(group.blocks)
             for group in self._groups.values()
-            if not group.owners or any(map(is_active, group.owners))
+            if any(map(is_active, group.owners))
         )
         return self.num_free_blocks - held
 
@@ -231,7 +234,7 @@ class PredictiveFreeQueue:
         return self._ranking
 
     def _rank(self, group: _Group) -> tuple[float, float]:
-        owners = len(group.owners) or math.inf
+        owners = math.inf if is_everybodys(group.owners) else len(group.owners)
         return (group.wanted_in(self.reuse, self._now), -owners)
 
     def _in_eviction_order(self) -> Iterator[Block]:
@@ -262,10 +265,11 @@ class PredictiveFreeQueue:
         An empty one is not listed in _groups before append_n puts a block into it: many a block
         is freed without content, and the list must not grow by what it never holds.
         """
-        if group is not None and (not group.owners or owner in group.owners):
+        if group is not None and owner in group.owners:
             return group
         owners = group.owners | {owner} if group is not None else frozenset((owner,))
-        owners = owners if len(owners) <= MAX_OWNERS else frozenset()
+        if len(owners) > MAX_OWNERS or (group is not None and is_everybodys(group.owners)):
+            owners = frozenset((everybodys_owner(self._now),))
         return self._groups.get(owners) or _Group(owners)
 
     def _interned(self, owners: frozenset[str]) -> _Group:

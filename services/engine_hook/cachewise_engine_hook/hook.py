@@ -160,6 +160,7 @@ class EngineHook:
             waiting.values(),
             {key for r in running if (key := self._session_of.get(r.request_id)) is not None},
             lambda: self.free_queue.room(self.active.__contains__) - growth,
+            self.free_queue.owners(),
         )
         self.waiting_queue.in_arrival_order = not self.active.is_pressed
 

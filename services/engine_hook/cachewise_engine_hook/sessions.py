@@ -20,6 +20,22 @@ _ANONYMOUS = "~"
 _ANONYMOUS_SPELL_S = 15.0
 
 
+_EVERYBODY = "*"
+_EVERYBODYS_KEPT_S = 600.0
+
+
+def everybodys_owner(now: float) -> str:
+    """The owner of blocks that very many sessions use, one of them now: a system prompt.
+
+    They are wanted at once until nobody has used them for ten minutes; then they age like others.
+    """
+    return f"{_EVERYBODY}{int(now // _ANONYMOUS_SPELL_S)}"
+
+
+def is_everybodys(owners: frozenset[str]) -> bool:
+    return any(owner.startswith(_EVERYBODY) for owner in owners)
+
+
 def anonymous_owner(now: float) -> str:
     """The owner of blocks that no session claims, freed now."""
     return f"{_ANONYMOUS}{int(now // _ANONYMOUS_SPELL_S)}"
@@ -111,8 +127,10 @@ class SessionTable:
     def time_to_reuse(self, key: str, now: float) -> float:
         """Expected seconds until the session's next request; inf for ended and forgotten ones."""
         session = self._sessions.get(key)
-        if session is None and key.startswith(_ANONYMOUS):
-            return remaining_without_forecast(now - int(key[1:]) * _ANONYMOUS_SPELL_S)
+        if session is None and key.startswith((_ANONYMOUS, _EVERYBODY)):
+            idle_s = now - int(key[1:]) * _ANONYMOUS_SPELL_S
+            kept = key.startswith(_EVERYBODY) and idle_s < _EVERYBODYS_KEPT_S
+            return 0.0 if kept else remaining_without_forecast(idle_s)
         if session is None or session.ended:
             return math.inf
         if session.active_requests:

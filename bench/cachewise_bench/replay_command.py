@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import time
 from collections.abc import Iterable, Sequence
@@ -173,6 +174,7 @@ def _with_pauses(session: Session, longest_s: float) -> Session:
 
 def _replay_all(plans: Sequence[Plan], processes: int, console: Console) -> list[dict[str, Any]]:
     """The rows in the order of the plans; a progress bar for each."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # in the processes; bars are drawn here
     columns = (
         TextColumn("{task.description:<36}"),
         BarColumn(),

@@ -83,6 +83,8 @@ def ensure_model(folder: Path) -> Path:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         _write_weights(partial, _write_tokenizer(partial))
+        for file in partial.iterdir():
+            file.chmod(0o644)  # safetensors writes 0600, and a container's user differs
         if not model.exists():
             partial.rename(model)
     return model.resolve()

@@ -59,14 +59,14 @@ def _engine(arguments: argparse.Namespace, console: Console) -> int:
     scripts = write_scripts(sessions, Tokenizer(model), scales, arguments.seed)
     settings = _settings(arguments, model, scripts)
     with _log_folder(arguments.keep_logs) as logs:
-        runs = asyncio.run(_run_policies(arguments, settings, scripts, logs, console))
-    result = report.as_json(runs, _conditions(arguments, settings, scripts))
+        rounds = asyncio.run(_run_rounds(arguments, settings, scripts, logs, console))
+    result = report.as_json(rounds, _conditions(arguments, settings, scripts))
     Console().print(report.as_table(result))
     if arguments.json:
         report.write_json(result, arguments.json)
     if arguments.report:
-        report.write_page(runs, result, arguments.report)
-    failed = [r for run in runs for r in run.requests if r.error]
+        report.write_page(rounds[0], result, arguments.report)
+    failed = [r for runs in rounds for run in runs for r in run.requests if r.error]
     for request in failed[:BROKEN_LINES_SHOWN]:
         console.print(
             f"failed: {request.session} turn {request.turn}: {request.error}", markup=False
@@ -102,35 +102,47 @@ def _settings(
     )
 
 
-async def _run_policies(
+async def _run_rounds(
     arguments: argparse.Namespace,
     settings: EngineSettings,
     scripts: Sequence[Script],
     logs: Path,
     console: Console,
-) -> list[PolicyRun]:
-    """Runs the policies one after the other, each with a progress bar."""
+) -> list[list[PolicyRun]]:
+    """Runs the policies one after the other, each with a progress bar, as often as asked.
+
+    Every second round goes through them in reverse: a machine that gets slower or faster while
+    the rounds run then favours nobody.
+    """
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     limits = Limits(arguments.timeout, arguments.timeout, arguments.kill_predictor_after)
-    runs = []
-    with Progress(
-        TextColumn("{task.description:<28}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-    ) as progress:
-        for policy in dict.fromkeys(arguments.policy or POLICIES):
-            total = sum(len(script.steps) for script in scripts)
-            bar = progress.add_task(f"{policy}: vLLM starts", total=total)
+    policies = list(dict.fromkeys(arguments.policy or POLICIES))
+    total = sum(len(script.steps) for script in scripts)
+    rounds: list[list[PolicyRun]] = []
+    with Progress(*_COLUMNS, console=console) as progress:
+        for i in range(arguments.repeat):
+            folder = logs / f"round-{i + 1}" if arguments.repeat > 1 else logs
+            folder.mkdir(exist_ok=True)
+            rounds.append([])
+            for policy in reversed(policies) if i % 2 else policies:
+                bar = progress.add_task(f"{policy}: vLLM starts", total=total)
 
-            def advance(_: object, bar: Any = bar, policy: str = policy) -> None:
-                progress.update(bar, advance=1, description=f"{policy}: requests")
+                def advance(_: object, bar: Any = bar, policy: str = policy) -> None:
+                    progress.update(bar, advance=1, description=f"{policy}: requests")
 
-            runs.append(await run_policy(policy, settings, scripts, limits, logs, advance))
-    return runs
+                run = await run_policy(policy, settings, scripts, limits, folder, advance)
+                rounds[-1].append(run)
+    return rounds
+
+
+_COLUMNS = (
+    TextColumn("{task.description:<28}"),
+    BarColumn(),
+    MofNCompleteColumn(),
+    TimeElapsedColumn(),
+)
 
 
 @contextmanager

@@ -7,8 +7,9 @@ per turn are the end of that context, which does not fill a block.)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import median
 
 import numpy as np
 
@@ -59,6 +60,28 @@ def ratios(stock: PolicyResult, ours: PolicyResult) -> dict[str, float | None]:
     """stock ÷ ours, above 1 where ours is better; None where ours is 0."""
     pairs = {key: (asdict(stock)[key], asdict(ours)[key]) for key in RATIO_KEYS}
     return {key: round(a / b, 3) if b else None for key, (a, b) in pairs.items()}
+
+
+WORST_KEYS = ("failed_requests", "lost_events")
+"""Faults: of several rounds the worst is shown, not the median."""
+
+
+def medians(rounds: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
+    """Per key the median of the rounds, or their worst if it counts faults.
+
+    None where a round has None: what is not known once is not known. Counts stay whole numbers.
+    """
+    return {key: _middle(key, [figures[key] for figures in rounds]) for key in rounds[0]}
+
+
+def _middle(key: str, values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    if key in WORST_KEYS:
+        return max(known)
+    middle = median(known)
+    return round(middle) if all(isinstance(v, int) for v in known) else round(middle, 4)
 
 
 def summarise(

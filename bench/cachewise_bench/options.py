@@ -18,8 +18,9 @@ ENGINE_EPILOG = """examples:
       synthetic sessions, stock vLLM against CacheWise, a table at the end (about 5 minutes)
   cachewise-bench engine --traces ~/.claude/projects --json result.json --report result.html
       your own Claude Code sessions
-  cachewise-bench engine --traces traces.jsonl.gz --pool-fraction 1.2
-      a pool that holds everything: the policy should not matter
+  cachewise-bench engine --traces traces.jsonl.gz --pool-fraction 1.2 --repeat 5
+      a pool that holds everything: the policy should not matter; medians of five rounds, since
+      times on a shared machine drift
   cachewise-bench engine --policy cachewise --kill-predictor-after 20
       a fault drill: no request may fail when the predictor is killed
 """
@@ -76,6 +77,14 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         choices=POLICIES,
         help="which to run, in this order; may be repeated [stock, then cachewise]",
+    )
+    group.add_argument(
+        "--repeat",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="rounds of all policies, every second one in reverse order; the figures are their "
+        "medians, the ratio the median of the rounds' ratios [%(default)s]",
     )
     _add_pool_options(group)
     group.add_argument(

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from cachewise_bench.engine import PolicyRun
-from cachewise_bench.measure import ratios
+from cachewise_bench.measure import medians, ratios
 
 ROWS = (
     ("session_time_mean_s", "session time, mean (s)"),
@@ -37,13 +37,26 @@ ROWS = (
 COLOURS = {"stock": "#8a8f98", "cachewise": "#0b7a75"}
 
 
-def as_json(runs: Sequence[PolicyRun], conditions: Mapping[str, Any]) -> dict[str, Any]:
-    """The result file: one object per policy, their ratio if both ran, and the conditions."""
-    result: dict[str, Any] = {run.policy: asdict(run.result) for run in runs}
-    by_policy = {run.policy: run.result for run in runs}
-    if by_policy.keys() >= {"stock", "cachewise"}:
-        result["ratio"] = ratios(by_policy["stock"], by_policy["cachewise"])
+def as_json(rounds: Sequence[Sequence[PolicyRun]], conditions: Mapping[str, Any]) -> dict[str, Any]:
+    """The result file: one object per policy, their ratio if both ran, and the conditions.
+
+    Of several rounds these are medians, the ratio the median of the rounds' ratios; `rounds` then
+    has each round's figures.
+    """
+    each = [_figures(runs) for runs in rounds]
+    result: dict[str, Any] = {key: medians([figures[key] for figures in each]) for key in each[0]}
+    if len(each) > 1:
+        result["rounds"] = each
     return result | {"conditions": dict(conditions)}
+
+
+def _figures(runs: Sequence[PolicyRun]) -> dict[str, dict[str, Any]]:
+    """One round's figures per policy and, if both ran, their ratio."""
+    by_policy = {run.policy: run.result for run in sorted(runs, key=lambda r: r.policy != "stock")}
+    figures: dict[str, dict[str, Any]] = {k: asdict(result) for k, result in by_policy.items()}
+    if by_policy.keys() >= {"stock", "cachewise"}:
+        figures["ratio"] = ratios(by_policy["stock"], by_policy["cachewise"])
+    return figures
 
 
 def as_table(result: Mapping[str, Any]) -> Table:
@@ -77,12 +90,16 @@ def write_page(runs: Sequence[PolicyRun], result: Mapping[str, Any], path: Path)
 
 
 def _columns(result: Mapping[str, Any]) -> list[str]:
-    policies = [key for key in result if key not in ("ratio", "conditions")]
+    policies = _policies(result)
     return [*policies, "stock ÷ cachewise"] if "ratio" in result else policies
 
 
+def _policies(result: Mapping[str, Any]) -> list[str]:
+    return [key for key in result if key not in ("ratio", "rounds", "conditions")]
+
+
 def _cells(result: Mapping[str, Any]) -> list[list[str]]:
-    policies = [key for key in result if key not in ("ratio", "conditions")]
+    policies = _policies(result)
     rows = []
     for key, label in ROWS:
         row = [label, *(_cell(result[policy][key]) for policy in policies)]

@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := proto services/predictor services/engine_hook bench
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --progress-bar off --no-compile -q
-SOURCES := services bench tests deploy
+SOURCES := proto services bench tests deploy
 
 .PHONY: setup demo test check proto lock clean
 
@@ -33,7 +33,7 @@ test: setup
 check: setup
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
-	$(BIN)/mypy -p cachewise_predictor -p cachewise_engine_hook -p cachewise_bench
+	$(BIN)/mypy -p cachewise_proto -p cachewise_predictor -p cachewise_engine_hook -p cachewise_bench
 	cd deploy/grafana && ../../$(BIN)/mypy --config-file ../../pyproject.toml *.py ../check.py
 	cd proto && ../$(BIN)/buf lint
 	$(BIN)/python deploy/check.py

@@ -4,7 +4,6 @@ import json
 
 import pytest
 from cachewise_engine_hook import framing
-from cachewise_engine_hook.redaction import MAX_ARGUMENT_CHARS
 from cachewise_engine_hook.tool_calls import (
     MAX_CALLS,
     AnthropicMessages,
@@ -13,6 +12,7 @@ from cachewise_engine_hook.tool_calls import (
     ResponseParser,
     ToolCall,
 )
+from cachewise_proto.redaction import MAX_ARGUMENT_CHARS
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from cachewise_engine_hook.redaction import MAX_RAW_CHARS, redact
 from cachewise_predictor import events
 from cachewise_predictor.events import Interval, SessionKey, Wait
 from cachewise_predictor.model import Model
+from cachewise_proto.redaction import MAX_RAW_CHARS, redact
 from numpy.typing import NDArray
 
 from cachewise_bench.policies.clusters import ClusterCurves

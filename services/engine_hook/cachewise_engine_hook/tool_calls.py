@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from cachewise_proto.redaction import MAX_RAW_CHARS, redact
+
 from cachewise_engine_hook.framing import EventStream, WholeBody
-from cachewise_engine_hook.redaction import MAX_RAW_CHARS, redact
 
 MAX_CALLS = 64
 MAX_NAME_CHARS = 256

@@ -7,12 +7,12 @@ results from it and those before. `clusters` lists the clusters as the paper's T
 from __future__ import annotations
 
 import numpy as np
+from cachewise_proto.redaction import MAX_RAW_CHARS, redact
 
 from . import survival
 from .calls import call_from_text, read_call
 from .events import Source, ToolCall, Wait
 from .model import PROBABILITIES, Group, Level, Model
-from .redaction import MAX_RAW_CHARS, redact
 from .survival import Floats
 
 _PLOT_WIDTH, _PLOT_ROWS = 50, 12

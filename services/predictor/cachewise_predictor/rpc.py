@@ -13,6 +13,7 @@ from cachewise_proto.predictor_pb2_grpc import (
     PredictorServiceServicer,
     add_PredictorServiceServicer_to_server,
 )
+from cachewise_proto.redaction import MAX_RAW_CHARS, redact
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -30,7 +31,6 @@ from .events import (
     Wait,
 )
 from .interceptor import ErrorsAndTimes
-from .redaction import MAX_RAW_CHARS, redact
 from .service import Predictor
 from .sessions import TTL_S
 from .watchers import Watcher

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cachewise_proto.redaction import redact
+
 from .errors import TraceError
 from .events import Interval, SessionKey, ToolCall, Wait
-from .redaction import redact
 
 MAX_TOOL_WAIT_S = 3_600.0
 _TRUSTED = frozenset(("measured", "stamps"))

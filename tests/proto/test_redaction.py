@@ -4,7 +4,7 @@ import json
 import time
 
 import pytest
-from cachewise_engine_hook.redaction import MAX_ARGUMENT_CHARS, MAX_RAW_CHARS, redact
+from cachewise_proto.redaction import MAX_ARGUMENT_CHARS, MAX_RAW_CHARS, redact
 from hypothesis import given
 from hypothesis import strategies as st
 

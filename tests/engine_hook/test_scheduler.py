@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,15 +42,15 @@ def resident(scheduler: Any, request: Any) -> int:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_the_base_class_follows_async_scheduling(tmp_path: Path, asynchronous: bool) -> None:
-    scheduler = make_scheduler(CacheWiseScheduler, tmp_path, asynchronous=asynchronous)
+def test_the_base_class_follows_async_scheduling(asynchronous: bool) -> None:
+    scheduler = make_scheduler(CacheWiseScheduler, asynchronous=asynchronous)
     assert isinstance(scheduler, CacheWiseScheduler)
     assert isinstance(scheduler, AsyncScheduler) is asynchronous
     assert type(scheduler) is (CacheWiseAsyncScheduler if asynchronous else CacheWiseScheduler)
 
 
-def test_the_session_with_the_longest_forecast_loses_its_tail(tmp_path: Path) -> None:
-    scheduler = make_scheduler(CacheWiseScheduler, tmp_path, num_blocks=50)
+def test_the_session_with_the_longest_forecast_loses_its_tail() -> None:
+    scheduler = make_scheduler(CacheWiseScheduler, num_blocks=50)
     late = turn(scheduler, "late", [2] * 320, "late")  # 20 blocks and one for the answer
     soon = turn(scheduler, "soon", [1] * 320, "soon")
     forecast(scheduler, "late", LONG)
@@ -65,8 +64,8 @@ def test_the_session_with_the_longest_forecast_loses_its_tail(tmp_path: Path) ->
     assert scheduler._hook.evicted()["stock"] == 0
 
 
-def test_without_a_forecast_the_least_recently_used_goes(tmp_path: Path) -> None:
-    scheduler = make_scheduler(CacheWiseScheduler, tmp_path, num_blocks=50)
+def test_without_a_forecast_the_least_recently_used_goes() -> None:
+    scheduler = make_scheduler(CacheWiseScheduler, num_blocks=50)
     first = turn(scheduler, "first", [1] * 320)
     second = turn(scheduler, "second", [2] * 320)
     turn(scheduler, "third", [3] * 240)
@@ -74,8 +73,8 @@ def test_without_a_forecast_the_least_recently_used_goes(tmp_path: Path) -> None
     assert scheduler._hook.evicted() == {"forecast": 0, "stock": 6}
 
 
-def test_the_request_with_the_resident_prefix_goes_first(tmp_path: Path) -> None:
-    scheduler = make_scheduler(CacheWiseScheduler, tmp_path, num_blocks=40, step_tokens=16)
+def test_the_request_with_the_resident_prefix_goes_first() -> None:
+    scheduler = make_scheduler(CacheWiseScheduler, num_blocks=40, step_tokens=16)
     turn(scheduler, "a1", [1] * 320, "a")
     cold, warm = make_request("b1", [2] * 320, session="b"), make_request("a2", [1] * 336)
     scheduler.add_request(cold)
@@ -84,8 +83,8 @@ def test_the_request_with_the_resident_prefix_goes_first(tmp_path: Path) -> None
     assert scheduler._hook.overtakes() == 1
 
 
-def test_looking_up_the_order_does_not_count_as_a_hit(tmp_path: Path) -> None:
-    scheduler = make_scheduler(CacheWiseScheduler, tmp_path, num_blocks=100)
+def test_looking_up_the_order_does_not_count_as_a_hit() -> None:
+    scheduler = make_scheduler(CacheWiseScheduler, num_blocks=100)
     turn(scheduler, "a1", [1] * 320, "a")
     scheduler.kv_cache_manager.make_prefix_cache_stats()
     scheduler.add_request(make_request("a2", [1] * 336, session="a"))
@@ -95,12 +94,10 @@ def test_looking_up_the_order_does_not_count_as_a_hit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_sessions_end_with_every_block_free_under_preemption_and_aborts(
-    tmp_path: Path, seed: int
-) -> None:
+def test_random_sessions_end_with_every_block_free_under_preemption_and_aborts(seed: int) -> None:
     """Small pool, long outputs, aborts, forecasts that come and go: nothing is lost or doubled."""
     rng = random.Random(seed)
-    scheduler = make_scheduler(CacheWiseScheduler, tmp_path, num_blocks=30, step_tokens=128)
+    scheduler = make_scheduler(CacheWiseScheduler, num_blocks=30, step_tokens=128)
     contexts = {f"s{i}": [i] * rng.randint(16, 150) for i in range(6)}
     preemptions = 0
     for number in range(60):
@@ -128,9 +125,9 @@ def test_random_sessions_end_with_every_block_free_under_preemption_and_aborts(
     assert scheduler.reset_prefix_cache()
 
 
-def test_a_stock_scheduler_and_ours_without_sessions_evict_the_same_blocks(tmp_path: Path) -> None:
+def test_a_stock_scheduler_and_ours_without_sessions_evict_the_same_blocks() -> None:
     def evictions(scheduler_class: Any) -> list[int]:
-        scheduler = make_scheduler(scheduler_class, tmp_path, num_blocks=30)
+        scheduler = make_scheduler(scheduler_class, num_blocks=30)
         pool, evicted = scheduler.kv_cache_manager.block_pool, []
         evict = pool._maybe_evict_cached_block
 
@@ -150,8 +147,8 @@ def test_a_stock_scheduler_and_ours_without_sessions_evict_the_same_blocks(tmp_p
     assert stock and evictions(CacheWiseScheduler) == stock
 
 
-def test_recomputed_tokens_are_those_that_the_session_had_computed_before(tmp_path: Path) -> None:
-    scheduler = make_scheduler(CacheWiseScheduler, tmp_path, num_blocks=31)
+def test_recomputed_tokens_are_those_that_the_session_had_computed_before() -> None:
+    scheduler = make_scheduler(CacheWiseScheduler, num_blocks=31)
     turn(scheduler, "a1", [1] * 320, "a")
     turn(scheduler, "a2", [1] * 336, "a")
     assert scheduler._hook.counts.recomputed_tokens == 0
@@ -162,18 +159,16 @@ def test_recomputed_tokens_are_those_that_the_session_had_computed_before(tmp_pa
     assert 200 < counts.recomputed_tokens <= 336
 
 
-def test_a_bad_setting_stops_start_up_and_is_named(tmp_path: Path) -> None:
+def test_a_bad_setting_stops_start_up_and_is_named() -> None:
     with pytest.raises(ConfigError, match="max_overtakes"):
-        make_scheduler(CacheWiseScheduler, tmp_path, max_overtakes="x")
+        make_scheduler(CacheWiseScheduler, settings={"max_overtakes": "x"})
 
 
-def test_another_vllm_is_refused_or_served_as_stock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_vllm_is_refused_or_served_as_stock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm, "__version__", "0.99.0")
     with pytest.raises(UnsupportedVllm, match="0.99.0"):
-        make_scheduler(CacheWiseScheduler, tmp_path)
-    scheduler = make_scheduler(CacheWiseScheduler, tmp_path, fallback=True)
+        make_scheduler(CacheWiseScheduler)
+    scheduler = make_scheduler(CacheWiseScheduler, settings={"fallback": True})
     assert isinstance(scheduler.kv_cache_manager.block_pool.free_block_queue, FreeKVCacheBlockQueue)
     turn(scheduler, "a", [1] * 100, "a")
     scheduler.shutdown()

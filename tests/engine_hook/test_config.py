@@ -27,9 +27,38 @@ def test_other_plugins_settings_are_none_of_our_business() -> None:
         ({"cachewise": [1]}, {}, "must be an object"),
         ({}, {"CACHEWISE_METRICS_PORT": "99999"}, "metrics_port must be a port number"),
         ({}, {"CACHEWISE_MAX_WAIT_S": "nan"}, "CACHEWISE_MAX_WAIT_S"),
+        ({"cachewise": {"claim_share": 1.1}}, {}, "claim_share must be from 0 to 1, not 1.1"),
+        ({}, {"CACHEWISE_TRACE_SHARE": "-0.1"}, "trace_share must be from 0 to 1"),
+        ({}, {"CACHEWISE_CLAIM_TTL_S": "-1"}, "claim_ttl_s must be at least 0"),
         ({}, {"CACHEWISE_FALLBACK": "maybe"}, "CACHEWISE_FALLBACK"),
     ],
 )
 def test_a_bad_setting_is_named_with_its_source(given, environ, message) -> None:
     with pytest.raises(ConfigError, match=message):
         Config.load(given, environ)
+
+
+@pytest.mark.parametrize("value", ["h:1", "10.0.0.1:50051", "[::1]:50051", "a.b-c_d.e:65535"])
+def test_a_predictor_is_a_host_and_a_port(value: str) -> None:
+    assert Config.load(None, {"CACHEWISE_PREDICTOR": value}).predictor == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "h",
+        "h:",
+        ":1",
+        "h:0",
+        "h:65536",
+        "http://h:1",
+        "h:1/x",
+        "::1:50051",
+        "h :1",
+        "h:1\n",
+        "h:\u0661",
+    ],
+)
+def test_another_form_of_predictor_stops_start_up(value: str) -> None:
+    with pytest.raises(ConfigError, match="predictor must be host:port, not"):
+        Config.load({"cachewise": {"predictor": value}}, {})

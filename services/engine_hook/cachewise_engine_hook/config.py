@@ -8,6 +8,7 @@ value stops start-up and names its source.
 from __future__ import annotations
 
 import math
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -37,7 +38,10 @@ class Config:
     """Key of the hash that session ids go through before they leave the process; one per fleet."""
 
     metrics_port: int = 0
-    """Port of the scheduler's own /metrics. 0: no port is opened."""
+    """Port of the scheduler's own /metrics, /claims and /decisions. 0: no port is opened."""
+
+    metrics_host: str = "127.0.0.1"
+    """Address that metrics_port is opened on. 0.0.0.0 where Prometheus is on another host."""
 
     max_overtakes: int = 256
     """A waiting request that others were admitted before this many times goes next."""
@@ -47,6 +51,18 @@ class Config:
 
     max_sessions: int = 20_000
     """Sessions that the engine remembers; the one idle longest is forgotten first."""
+
+    claim_share: float = 0.5
+    """Largest share of the pool that retention claims may protect. 0: there are none."""
+
+    claim_max_s: float = 3600.0
+    """Longest time that a retention claim may last, in seconds."""
+
+    claim_ttl_s: float = 0.0
+    """Every turn that ends claims its blocks for so many seconds. 0: only those that ask for it."""
+
+    trace_share: float = 0.0
+    """Share of the sessions whose decisions are traced, for /decisions."""
 
     event_queue_size: int = 10_000
     """Events that wait for the predictor; the oldest is dropped first, and counted."""
@@ -60,9 +76,16 @@ class Config:
             ("max_sessions", 1),
             ("event_queue_size", 1),
             ("max_wait_s", 0),
+            ("claim_max_s", 0),
+            ("claim_ttl_s", 0),
         ):
             if not getattr(self, name) >= least:
                 raise ConfigError(f"{name} must be at least {least}, not {getattr(self, name)!r}")
+        for name in ("claim_share", "trace_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} must be from 0 to 1, not {getattr(self, name)!r}")
+        if self.predictor and not _is_host_and_port(self.predictor):
+            raise ConfigError(f"predictor must be host:port, not {self.predictor!r}")
         if not 0 <= self.metrics_port <= 65_535:
             raise ConfigError(f"metrics_port must be a port number or 0, not {self.metrics_port}")
 
@@ -93,6 +116,12 @@ class Config:
         return cls(
             **{name: _cast(source, value, types[name]) for name, (source, value) in given.items()}
         )
+
+
+def _is_host_and_port(text: str) -> bool:
+    """host:port, where an IPv6 address stands in brackets."""
+    found = re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})", text, re.ASCII)
+    return found is not None and 1 <= int(found[1]) <= 65_535
 
 
 def _cast(source: str, value: object, kind: type) -> Any:

@@ -1,0 +1,170 @@
+"""Claimed blocks: the free queue in front of the free queue, which keeps back what claims protect.
+
+While a claim lives, its blocks that no request uses are held here and are not in the queue behind,
+so they cannot be a victim in whatever order that one chooses. To vLLM they are free blocks like any
+other: if it wants more than the queue behind has, `make_room` breaks claims until there is enough.
+A claim that ends gives its blocks to the queue behind, tail first, as a request that finishes does.
+
+A block may be of several claims (a system prompt): it is held until the last of them ends. Claims
+cover prefixes, so whoever claims a block claims all its ancestors too, and an ancestor never goes
+before its descendant.
+
+While there is no claim, the queue behind does all the work, its own methods called directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import Protocol
+
+from cachewise_engine_hook.free_queue import Block, PredictiveFreeQueue
+
+
+class ClaimableBlock(Block, Protocol):
+    """What claims use of vLLM's KVCacheBlock."""
+
+    ref_cnt: int
+
+
+class ClaimedFreeQueue:
+    """Stands in for vLLM's FreeKVCacheBlockQueue, with the same methods, before another one."""
+
+    def __init__(self, behind: PredictiveFreeQueue, pool_blocks: int) -> None:
+        self.behind = behind
+        self.make_room: Callable[[int], None] = lambda blocks: None
+        """Called when so many blocks are wanted of the queue behind and it has fewer: whoever keeps
+        the claims releases some."""
+        self._pool_blocks = pool_blocks
+        self._claimed: dict[str, list[tuple[Block, object]]] = {}
+        """The blocks of each session's claim, in the order of its prompt, each with the name of the
+        content that it had."""
+        self._claims_on: dict[int, int] = {}
+        """How many claims each claimed block has."""
+        self._held: dict[int, Block] = {}
+        """Claimed blocks that no request uses."""
+        self._skip_remove()
+
+    # ---- claims ---------------------------------------------------------------------------------
+
+    @property
+    def protected(self) -> int:
+        """Distinct blocks that claims protect, in use or not."""
+        return len(self._claims_on)
+
+    @property
+    def held(self) -> int:
+        """Those that no request uses; safe to ask from another thread."""
+        return len(self._held)
+
+    @property
+    def active(self) -> int:
+        """Blocks that requests use and no claim protects."""
+        return self._pool_blocks - self.behind.num_free_blocks - self.protected
+
+    def claimable(self, blocks: Iterable[ClaimableBlock], room: int) -> tuple[list[Block], int]:
+        """The leading blocks of which at most `room` are of no claim yet, and how many are."""
+        leading: list[Block] = []
+        fresh = 0
+        for block in blocks:
+            is_fresh = block.block_id not in self._claims_on
+            if fresh + is_fresh > room:
+                break
+            fresh += is_fresh
+            leading.append(block)
+        return leading, fresh
+
+    def unclaimed_use(self, blocks: Iterable[ClaimableBlock]) -> int:
+        """How many of these only their one request uses: they go behind when it frees them."""
+        return sum(b.ref_cnt == 1 and b.block_id not in self._claims_on for b in blocks)
+
+    def claim(self, session: str, blocks: list[Block]) -> None:
+        """These blocks, in use and about to be freed, are of the session's claim now."""
+        assert session not in self._claimed
+        self._claimed[session] = [(block, block.block_hash) for block in blocks]
+        claims_on = self._claims_on
+        for block in blocks:
+            claims_on[block.block_id] = claims_on.get(block.block_id, 0) + 1
+        self._skip_remove()
+
+    def is_resident(self, session: str) -> bool:
+        """Whether all blocks of the session's claim have the content that they had."""
+        return all(block.block_hash == content for block, content in self._claimed[session])
+
+    def release(self, session: str) -> None:
+        """The session's claim has ended."""
+        freed: list[Block] = []
+        for block, _ in reversed(self._claimed.pop(session)):
+            if self._claims_on[block.block_id] > 1:
+                self._claims_on[block.block_id] -= 1
+                continue
+            del self._claims_on[block.block_id]
+            if self._held.pop(block.block_id, None) is not None:
+                freed.append(block)
+        self.behind.append_n(freed)
+        self._skip_remove()
+
+    # ---- vLLM's interface -----------------------------------------------------------------------
+
+    @property
+    def num_free_blocks(self) -> int:
+        return self.behind.num_free_blocks + len(self._held)
+
+    def popleft(self) -> Block:
+        if self.num_free_blocks == 0:
+            raise ValueError("No free blocks available")
+        return self.popleft_n(1)[0]
+
+    def popleft_n(self, n: int) -> list[Block]:
+        if n > self.behind.num_free_blocks:
+            self.make_room(n)
+        return self.behind.popleft_n(n)
+
+    def remove(self, block: Block) -> None:
+        if self._held.pop(block.block_id, None) is None:
+            self.behind.remove(block)
+
+    def append(self, block: Block) -> None:
+        self.append_n([block])
+
+    def append_n(self, blocks: list[Block]) -> None:
+        self.behind.append_n(self._hold_claimed(blocks))
+
+    def prepend_n(self, blocks: list[Block]) -> None:
+        """Blocks without content. A claimed one has lost it, by the engine's order: it is held all
+        the same, so that the claim is told at its end that its blocks were gone."""
+        self.behind.prepend_n(self._hold_claimed(blocks))
+
+    def get_all_free_blocks(self) -> list[Block]:
+        return list(self.iter_blocks_after(None))
+
+    def iter_blocks_after(self, cursor: Block | None) -> Iterator[Block]:
+        """Those behind in their order, then the held ones, longest held first."""
+        blocks = chain(self.behind.iter_blocks_after(None), self._held.values())
+        if cursor is not None:
+            for block in blocks:
+                if block is cursor:
+                    break
+        yield from blocks
+
+    # ---- steps ----------------------------------------------------------------------------------
+
+    def _hold_claimed(self, blocks: list[Block]) -> list[Block]:
+        """Keeps those back that are of a claim; the others, in their order."""
+        claims_on = self._claims_on
+        if not claims_on:
+            return blocks
+        unclaimed = []
+        for block in blocks:
+            if block.block_id in claims_on:
+                self._held[block.block_id] = block
+            else:
+                unclaimed.append(block)
+        return unclaimed
+
+    def _skip_remove(self) -> None:
+        """A prefix hit removes its blocks one by one: without claims it calls the queue behind."""
+        if self._claimed:
+            self.__dict__.pop("remove", None)
+        else:
+            self.__dict__["remove"] = self.behind.remove

@@ -165,10 +165,39 @@ CACHE = Row(
         ),
         Panel(
             "KV blocks",
-            "free: empty; cached: of use, and evictable; used: held by running requests.",
+            "free: empty; cached: of use, and evictable; protected: claimed; used: by requests.",
             "short",
             (Query("sum by (state) (cachewise_blocks)", "{{state}}"),),
             is_stacked=True,
+        ),
+    ),
+)
+
+CLAIMS = Row(
+    "Retention claims",
+    (
+        Panel(
+            "Claims asked for",
+            "What sessions that ask for a claim are told; a deferred one is decided later.",
+            "short",
+            (Query(per_second("cachewise_claims_asked_total", "outcome"), "{{outcome}}"),),
+            is_stacked=True,
+        ),
+        Panel(
+            "Claims ended",
+            "How claims end. Broken: active requests needed the blocks. Evicted must never happen.",
+            "short",
+            (Query(per_second("cachewise_claims_ended_total", "outcome"), "{{outcome}}"),),
+            is_stacked=True,
+        ),
+        Panel(
+            "Claims and protected blocks",
+            "Claims that hold now, and the blocks that they keep while no request uses them.",
+            "short",
+            (
+                Query("sum(cachewise_claims)", "claims"),
+                Query('sum(cachewise_blocks{state="protected"})', "protected blocks"),
+            ),
         ),
     ),
 )
@@ -231,6 +260,7 @@ FORECASTS = Row(
                     per_second("cachewise_forecasts_received_total", "source"),
                     "{{source}}",
                 ),
+                Query(per_second("cachewise_forecasts_malformed_total"), "malformed"),
             ),
             is_stacked=True,
         ),
@@ -356,4 +386,4 @@ LATENCY = Row(
     ),
 )
 
-ROWS = (OVERVIEW, CACHE, WAITS, FORECASTS, EVENTS, LATENCY)
+ROWS = (OVERVIEW, CACHE, CLAIMS, WAITS, FORECASTS, EVENTS, LATENCY)

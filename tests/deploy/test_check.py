@@ -96,6 +96,7 @@ def test_prometheus_scrapes_ports_that_the_compose_file_gives() -> None:
         assert engine["networks"]["cachewise"]["aliases"] == ["engine"]
         metrics_port = engine["environment"]["CACHEWISE_METRICS_PORT"]
         assert targets["scheduler"] == f"engine:{metrics_port}"
+        assert engine["environment"]["CACHEWISE_METRICS_HOST"] == "0.0.0.0"
         assert f"--port={targets['vllm'].rpartition(':')[2]}" in engine["command"]
     assert (
         f"--http=0.0.0.0:{targets['predictor'].rpartition(':')[2]}"

@@ -71,6 +71,8 @@ class ActiveSet:
         """Whether the active sessions' blocks, with those that now enter, outgrow the pool."""
         self.displaced = self.left = 0
         """Sessions parked for another's sake, and because the active ones had outgrown the pool."""
+        self.on_parked: Callable[[str, str, str], None] = lambda session, why, for_whom: None
+        """Called when a session that was active is parked: "displaced" for whom, or "left"."""
         self._time_to_reuse, self._recompute_s = time_to_reuse, recompute_s
         self._slack = int(SLACK * pool_blocks)
         self._active: set[str] = set()
@@ -112,7 +114,7 @@ class ActiveSet:
             alone = not self._active
             self._active.add(candidate.session)  # room now counts what it holds already
             needed += candidate.missing_blocks
-            if not alone and not self._displace(needed, away, room, payback):
+            if not alone and not self._displace(candidate, needed, away, room, payback):
                 self._active.discard(candidate.session)
                 break
         self.parked = len(here - self._active)
@@ -134,19 +136,27 @@ class ActiveSet:
         for _, session in away:
             if room() >= needed:
                 return needed
-            self._active.discard(session)
-            self.left += 1
+            self._leave(session)
         for candidate in sorted(entering, key=lambda c: -c.missing_blocks):
             if room() >= needed or len(self._active) == 1:
                 break
             if not candidate.must_run and candidate.session not in running:
-                self._active.discard(candidate.session)
-                self.left += 1
+                self._leave(candidate.session)
                 needed -= candidate.missing_blocks
         return needed
 
+    def _leave(self, session: str) -> None:
+        self._active.discard(session)
+        self.left += 1
+        self.on_parked(session, "left", "")
+
     def _displace(
-        self, needed: int, away: list[tuple[float, str]], room: Callable[[], int], payback: float
+        self,
+        candidate: Candidate,
+        needed: int,
+        away: list[tuple[float, str]],
+        room: Callable[[], int],
+        payback: float,
     ) -> bool:
         """Parks sessions that are away until there is room, or until only the one that enters is
         left: it may need all of the pool.
@@ -165,14 +175,22 @@ class ActiveSet:
         if room() < needed and len(self._active) > 1:
             if payback > 0:
                 self._active.update(chosen)
+            else:
+                self._tell_displaced(chosen, candidate)
             return False
         for session in reversed(chosen):  # those that need not go after all, the soonest back first
             self._active.add(session)
             if room() < needed:
                 self._active.discard(session)
                 break
-        self.displaced += sum(session not in self._active for session in chosen)
+        displaced = [session for session in chosen if session not in self._active]
+        self.displaced += len(displaced)
+        self._tell_displaced(displaced, candidate)
         return True
+
+    def _tell_displaced(self, displaced: list[str], candidate: Candidate) -> None:
+        for session in displaced:
+            self.on_parked(session, "displaced", candidate.session)
 
     def _away(self, now: float, here: set[str]) -> list[tuple[float, str]]:
         """Active sessions without a request here, the one that is away longest first."""

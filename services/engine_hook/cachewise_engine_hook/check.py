@@ -15,6 +15,7 @@ OLDEST, NEWEST = (0, 31), (0, 33)
 SCHEDULER_METHODS = {
     "schedule": {"throttle_prefills"},
     "add_request": {"request"},
+    "reset_prefix_cache": set(),
     "shutdown": set(),
     "_free_request": {"request"},
     "_free_request_blocks": {"request"},

@@ -20,7 +20,7 @@ Handing out n blocks costs O(n) plus, once per step, sorting the groups (a few p
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
@@ -86,6 +86,8 @@ class PredictiveFreeQueue:
         self.evicted_by_forecast = 0
         self.evicted_in_stock_order = 0
         self.reuse = reuse
+        self.on_evicted: Callable[[frozenset[str], int, str], None] | None = None
+        """Called with owners, blocks and the order, "forecast" or "stock", that chose them."""
         self._now = 0.0
         self._head: Block = _End()
         self._tail: Block = _End()
@@ -144,11 +146,7 @@ class PredictiveFreeQueue:
         self._take_without_content(n, taken)
         if len(taken) < n and self.reuse.can_rank:
             self._take_by_forecast(n, taken)
-        while len(taken) < n:
-            block = self._head.next_free_block
-            assert block is not None
-            self.evicted_in_stock_order += block.block_hash is not None
-            taken.append(self._take(block))
+        self._take_in_stock_order(n, taken)
         return taken
 
     def remove(self, block: Block) -> None:
@@ -216,7 +214,7 @@ class PredictiveFreeQueue:
     def _take_by_forecast(self, n: int, taken: list[Block]) -> None:
         ranking = self._ranked()
         while len(taken) < n and ranking:
-            group = ranking[-1]
+            group, before = ranking[-1], len(taken)
             while len(taken) < n and group.blocks:
                 _, block = group.blocks.popitem(last=False)
                 self.evicted_by_forecast += block.block_hash is not None
@@ -226,6 +224,22 @@ class PredictiveFreeQueue:
             if not group.blocks:
                 ranking.pop()
                 self._drop_if_empty(group)
+            if self.on_evicted is not None:
+                self.on_evicted(group.owners, len(taken) - before, "forecast")
+
+    def _take_in_stock_order(self, n: int, taken: list[Block]) -> None:
+        taken_of: Counter[frozenset[str]] = Counter()
+        while len(taken) < n:
+            block = self._head.next_free_block
+            assert block is not None
+            self.evicted_in_stock_order += block.block_hash is not None
+            group = self._group_of[block.block_id]
+            if self.on_evicted is not None and group is not None:
+                taken_of[group.owners] += 1
+            taken.append(self._take(block))
+        if self.on_evicted is not None:
+            for owners, blocks in taken_of.items():
+                self.on_evicted(owners, blocks, "stock")
 
     def _ranked(self) -> list[_Group]:
         """The groups, the next victim last."""

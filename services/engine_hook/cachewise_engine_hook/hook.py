@@ -16,11 +16,15 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from cachewise_engine_hook.admission import OUTPUT_TOKENS, ActiveSet, Candidate
+from cachewise_engine_hook.claimed_blocks import ClaimableBlock
+from cachewise_engine_hook.claims import Asked, Ended
 from cachewise_engine_hook.config import Config
+from cachewise_engine_hook.decisions import DecisionTrace
 from cachewise_engine_hook.forecasts import ForecastLink
-from cachewise_engine_hook.free_queue import Block, PredictiveFreeQueue
+from cachewise_engine_hook.free_queue import PredictiveFreeQueue
 from cachewise_engine_hook.identity import hash_session
 from cachewise_engine_hook.metrics import Counts
+from cachewise_engine_hook.retention import RetainedRequest, Retention
 from cachewise_engine_hook.sessions import ForecastUpdate, Session, SessionTable, anonymous_owner
 from cachewise_engine_hook.waiting_queue import PrefixAwareQueue, WaitingRequest
 
@@ -32,13 +36,12 @@ _SPEED_WEIGHT = 0.05
 _FIRST_SECONDS_PER_TOKEN = 1e-4
 
 
-class Request(WaitingRequest, Protocol):
+class Request(WaitingRequest, RetainedRequest, Protocol):
     """What the hook uses of vLLM's Request."""
 
     session_id: str | None
     num_prompt_tokens: int
     num_tokens: int
-    num_computed_tokens: int
     num_output_tokens: int
     max_tokens: int
 
@@ -60,10 +63,16 @@ class EngineHook:
         self.counts = Counts()
         self.sessions, self.free_queue, self.waiting_queue = sessions, free_queue, waiting_queue
         self.link = link
-        self.active = ActiveSet(pool_blocks, sessions.time_to_reuse, self._recompute_s)
+        self.claims = Retention(config, free_queue, pool_blocks, block_size, sessions.time_to_reuse)
+        self.active = ActiveSet(pool_blocks, self._away_s, self._recompute_s)
+        self.active.on_parked = self._parked
+        self.trace = DecisionTrace(config.trace_share) if config.trace_share else None
+        if self.trace is not None:
+            free_queue.on_evicted = self._trace_eviction
         self._id_key, self._block_size = config.id_key, block_size
         self._session_of: dict[str, str] = {}
         """Session key of each request in the engine that has one."""
+        self._running: Iterable[Request] = ()
         self._step_began_at, self._step_tokens = 0.0, 0
         self._seconds_per_token = _FIRST_SECONDS_PER_TOKEN
         waiting_queue.is_eligible = self._is_eligible
@@ -75,10 +84,12 @@ class EngineHook:
         key = hash_session(request.session_id, self._id_key)
         self._session_of[request.request_id] = key
         self.sessions.request_arrived(key, now)
+        self.claims.request_arrived(request, key, now)
         if self.link is not None:
             self.link.announce(key)
         for forgotten in self.sessions.forgotten:
             self.active.forget(forgotten)
+            self.claims.end(forgotten, Ended.RELEASED, "too many sessions: it is forgotten", now)
             if self.link is not None:
                 self.link.withdraw(forgotten)
         self.sessions.forgotten.clear()
@@ -88,8 +99,10 @@ class EngineHook:
         if self.link is not None:
             for update in self.link.take():
                 self.take_forecast(update)
+        self._running = running
         self._measure_speed(now)
         self.free_queue.begin_step(now)
+        self.claims.begin_step(now)
         self.waiting_queue.begin_step(now)
         if len(self.waiting_queue):
             self._decide_who_is_active(now, list(running))
@@ -100,24 +113,34 @@ class EngineHook:
         for request, waited_s in self.waiting_queue.end_step():
             self.counts.queue_s.observe(waited_s)
             self._count_admission(request, scheduled_tokens.get(request.request_id, 0))
+        self.claims.end_step()
 
     def request_finished(self, request: Request, now: float) -> None:
         if (key := self._session_of.get(request.request_id)) is not None:
             self.sessions.request_left(key, now)
+            session = self.sessions.get(key)
+            if session is None or not session.active_requests:
+                self.claims.request_finished(key)
 
     def blocks_freed(
-        self, request: Request, blocks: Iterable[Block], now: float, for_good: bool
+        self, request: Request, blocks: Iterable[ClaimableBlock], now: float, for_good: bool
     ) -> None:
         """The request is about to give its blocks back: for good, or because it is preempted.
 
+        blocks: in the order of its prompt.
         A KV connector may keep a finished request's blocks for a while, so this can come late.
         """
         key = self._session_of.get(request.request_id)
-        self.free_queue.claim(key or anonymous_owner(now), blocks)
+        freed = list(blocks)
+        self.free_queue.claim(key or anonymous_owner(now), freed)
         if key is None:
             return
         if for_good:
             del self._session_of[request.request_id]
+            others = (r for r in self._running if r is not request)
+            self.claims.blocks_freed(
+                request, key, freed, lambda: sum(map(self._blocks_to_come, others)), now
+            )
         if (session := self.sessions.get(key)) is not None:
             session.context_tokens = request.num_computed_tokens
 
@@ -131,6 +154,7 @@ class EngineHook:
             return
         if update.ended:
             self.active.forget(update.session)
+            self.claims.end(update.session, Ended.RELEASED, "it has ended", update.received_at)
         elif (session := self.sessions.get(update.session)) is not None:
             self.counts.forecast_delay_s.observe(max(update.received_at - session.idle_since, 0.0))
 
@@ -148,6 +172,11 @@ class EngineHook:
 
     def _decide_who_is_active(self, now: float, running: list[Request]) -> None:
         growth = sum(map(self._blocks_to_come, running))
+        is_active = self.active.__contains__
+
+        def room() -> int:
+            return self.free_queue.room(is_active) + self.claims.room(is_active) - growth
+
         waiting: dict[str, Candidate] = {}
         for request, missing, waited_s in self.waiting_queue.waiting():
             if (key := self._session_of.get(request.request_id)) is not None:
@@ -155,18 +184,51 @@ class EngineHook:
                 candidate = Candidate(key, needed, waited_s, request.num_preemptions > 0)
                 known = waiting.get(key)
                 waiting[key] = candidate.joined(known) if known is not None else candidate
+        if self.trace is not None:
+            inside = self.trace.waiting_inside(waiting.values(), is_active)
         self.active.update(
             now,
             waiting.values(),
             {key for r in running if (key := self._session_of.get(r.request_id)) is not None},
-            lambda: self.free_queue.room(self.active.__contains__) - growth,
-            self.free_queue.owners(),
+            room,
+            self.free_queue.owners() | self.claims.sessions(),
         )
+        if self.trace is not None:
+            self.trace.admission(now, waiting.values(), inside, is_active, room)
         self.waiting_queue.in_arrival_order = not self.active.is_pressed
 
     def _is_eligible(self, request: Request) -> bool:
         key = self._session_of.get(request.request_id)
         return key is None or key in self.active or request.num_preemptions > 0
+
+    def _away_s(self, key: str, now: float) -> float:
+        """Remaining wait of a session as admission sees it: a claim keeps it active."""
+        return 0.0 if key in self.claims else self.sessions.time_to_reuse(key, now)
+
+    def _parked(self, key: str, why: str, for_whom: str) -> None:
+        """Admission has taken the session out of the active set."""
+        now = self.waiting_queue.now
+        self.claims.break_claim(key, f"{why} by admission", now)
+        if self.trace is not None and self.trace.wants(key):
+            wait_s, cost_s = self.sessions.time_to_reuse(key, now), self._recompute_s(key)
+            self.trace.note(
+                now, key, why, for_whom=for_whom, remaining_wait_s=wait_s, recompute_s=cost_s
+            )
+
+    def _trace_eviction(self, owners: Iterable[str], blocks: int, order: str) -> None:
+        assert self.trace is not None
+        now = self.waiting_queue.now
+        for key in filter(self.trace.wants, owners):
+            wanted_in_s, parked = self.sessions.time_to_reuse(key, now), key not in self.active
+            self.trace.note(
+                now,
+                key,
+                "evicted",
+                blocks=blocks,
+                order=order,
+                wanted_in_s=wanted_in_s,
+                parked=parked,
+            )
 
     def _blocks_to_come(self, request: Request) -> int:
         """Blocks that a running request will still take: the rest of its prompt, and its answer."""
@@ -194,9 +256,16 @@ class EngineHook:
         self.counts.prompt_tokens += request.num_prompt_tokens
         self.counts.hit_tokens += hit
         key = self._session_of.get(request.request_id)
-        if key is not None and (session := self.sessions.get(key)) is not None:
+        if key is None:
+            return
+        now = self.waiting_queue.now
+        self.claims.request_admitted(key, hit, now)
+        if (session := self.sessions.get(key)) is not None:
             known = min(session.context_tokens, request.num_prompt_tokens)
-            self.counts.recomputed_tokens += max(known - hit, 0)
+            again = max(known - hit, 0)
+            self.counts.recomputed_tokens += again
+            if self.trace is not None and self.trace.wants(key):
+                self.trace.note(now, key, "restored", hit_tokens=hit, recomputed_tokens=again)
 
     # ---- what metrics.py reads, from another thread ---------------------------------------------
 
@@ -215,10 +284,27 @@ class EngineHook:
         return {key for r in requests if (key := self._session_of.get(r)) is not None}
 
     def blocks(self) -> dict[str, int]:
-        return self.free_queue.block_counts()
+        """By state; a claimed block that no request uses is protected."""
+        blocks, protected = self.free_queue.block_counts(), self.claims.queue.held
+        return {**blocks, "used": blocks["used"] - protected, "protected": protected}
 
     def session_list(self) -> list[Session]:
         return self.sessions.snapshot()
+
+    def claims_asked(self) -> dict[str, int]:
+        asked = self.claims.book.asked
+        by_outcome = {outcome.value: asked[outcome] for outcome in Asked}
+        return {**by_outcome, "malformed": self.claims.malformed}
+
+    def claims_ended(self) -> dict[str, int]:
+        ended = self.claims.book.ended
+        return {outcome.value: ended[outcome] for outcome in Ended}
+
+    def claims_live(self) -> int:
+        return len(self.claims.book)
+
+    def forecasts_malformed(self) -> int:
+        return self.link.malformed if self.link is not None else 0
 
     def forecasts_received(self) -> dict[str, int]:
         return dict(self.link.received) if self.link is not None else {}

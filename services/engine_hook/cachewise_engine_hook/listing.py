@@ -7,8 +7,8 @@
 
 EngineCore is a process of its own, so none of this can be served by vLLM's port. The server's
 threads read what the scheduler's thread writes, without a lock: each reads a whole container by one
-call that CPython does not interrupt (list of a deque, of a dict's values), and the elements never
-change.
+call that CPython does not interrupt (list of a deque, of a dict's values), and what it shows of the
+elements never changes.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.registry import Collector
 
-from cachewise_engine_hook.claims import ClaimBook
 from cachewise_engine_hook.decisions import DecisionTrace
 from cachewise_engine_hook.identity import hash_session
+from cachewise_engine_hook.retention import Retention
 
 logger = logging.getLogger("vllm.cachewise.listing")
 
@@ -40,16 +41,15 @@ Listing = Callable[[Wanted], object]
 """What a path answers: something for JSON."""
 
 
-def claims_listing(
-    book: ClaimBook, protected: Callable[[], int], now: Callable[[], float]
-) -> Listing:
-    """protected: blocks. now: the engine's clock, in seconds."""
+def claims_listing(claims: Retention, now: Callable[[], float]) -> Listing:
+    """now: the engine's clock, in seconds."""
+    book = claims.book
 
     def answer(is_wanted: Wanted) -> object:
         at = now()
         live = [c for c in book.live() if is_wanted(c.session)]
         return {
-            "protected_blocks": protected(),
+            "protected_blocks": claims.queue.held,
             "most_blocks": book.limits.most_blocks,
             "live": [
                 {
@@ -78,12 +78,14 @@ def decisions_listing(trace: DecisionTrace | None, now: Callable[[], float]) -> 
 
 
 def serve(
-    host: str, port: int, id_key: str, registry: CollectorRegistry, listings: Mapping[str, Listing]
+    host: str, port: int, id_key: str, collector: Collector, listings: Mapping[str, Listing]
 ) -> None:
     """Opens the port; one that cannot be opened is reported, and the engine serves without.
 
     listings: by path. id_key: of the hash that makes session keys of names.
     """
+    registry = CollectorRegistry()
+    registry.register(collector)
     application = _application(make_wsgi_app(registry), listings, id_key)
     try:
         family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

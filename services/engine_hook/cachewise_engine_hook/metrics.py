@@ -1,24 +1,19 @@
 """The scheduler's own metrics, read from its state when Prometheus asks.
 
-The step path only adds to plain numbers; no lock is taken there. EngineCore is a process of its
-own, so these are served on a port of their own (`metrics_port`) and not by vLLM's /metrics.
+The step path only adds to plain numbers; no lock is taken there. listing.py serves them.
 """
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from cachewise_engine_hook.sessions import Session
-
-logger = logging.getLogger("vllm.cachewise.metrics")
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
@@ -65,6 +60,10 @@ class Observed(Protocol):
     def session_list(self) -> list[Session]: ...
     def waiting_sessions(self) -> set[str]: ...
     def forecasts_received(self) -> dict[str, int]: ...
+    def forecasts_malformed(self) -> int: ...
+    def claims_asked(self) -> dict[str, int]: ...
+    def claims_ended(self) -> dict[str, int]: ...
+    def claims_live(self) -> int: ...
     def predictor_connected(self) -> bool: ...
 
 
@@ -92,6 +91,11 @@ class EngineCollector(Collector):
                 counts.recomputed_tokens,
             ),
             ("overtakes", "Times that a waiting request was overtaken", observed.overtakes()),
+            (
+                "forecasts_malformed",
+                "Messages of the predictor that are no forecast",
+                observed.forecasts_malformed(),
+            ),
         ):
             yield CounterMetricFamily(f"cachewise_{name}", text, value=value)
         yield _labelled(
@@ -105,6 +109,18 @@ class EngineCollector(Collector):
             "Forecasts of no use on arrival",
             "reason",
             counts.forecasts_dropped.copy(),
+        )
+        yield _labelled(
+            "cachewise_claims_asked",
+            "Retention claims asked for, by what the session was told",
+            "outcome",
+            observed.claims_asked(),
+        )
+        yield _labelled(
+            "cachewise_claims_ended",
+            "Retention claims that ended, by how",
+            "outcome",
+            observed.claims_ended(),
         )
         yield counts.queue_s.family("cachewise_queue_seconds", "Time in the waiting queue")
         yield counts.forecast_delay_s.family(
@@ -126,6 +142,7 @@ class EngineCollector(Collector):
                 "Idle sessions that have a forecast",
                 sum(s.forecast is not None for s in sessions),
             ),
+            ("claims", "Retention claims that hold now", observed.claims_live()),
             (
                 "predictor_connected",
                 "1 while the forecast stream is open",
@@ -140,21 +157,6 @@ class EngineCollector(Collector):
         }
         yield _labelled_gauge("cachewise_sessions", "Sessions in memory", by_state)
         yield _labelled_gauge("cachewise_blocks", "KV blocks of the pool", observed.blocks())
-
-
-def serve(collector: EngineCollector, port: int) -> None:
-    """Opens /metrics on the port; a port in use is reported, and the engine serves without."""
-    registry = CollectorRegistry()
-    registry.register(collector)
-    try:
-        start_http_server(port, registry=registry)
-    except OSError as error:
-        logger.error(
-            "metrics_port %d cannot be opened (%s): the engine runs on without its metrics; "
-            "choose a free port in cachewise.metrics_port",
-            port,
-            error,
-        )
 
 
 def _labelled(name: str, text: str, label: str, values: dict[str, int]) -> CounterMetricFamily:

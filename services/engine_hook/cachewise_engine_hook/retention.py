@@ -92,8 +92,10 @@ class Retention:
             return
         freed = list(blocks)
         resident = [block for block in freed if block.block_hash is not None]
+        if not resident and not is_own_wish:
+            return
         if (older := self.book.get(session)) is not None:
-            if not is_own_wish and len(resident) < older.blocks:
+            if not resident or (not is_own_wish and len(resident) < older.blocks):
                 return
             self.end(session, Ended.RELEASED, "a newer claim is asked for", now)
         queue = self.queue
@@ -142,6 +144,13 @@ class Retention:
     def end_all(self, reason: str, now: float) -> None:
         for claim in self.book.live():
             self.end(claim.session, Ended.RELEASED, reason, now)
+
+    def __contains__(self, session: str) -> bool:
+        return session in self.book
+
+    def sessions(self) -> set[str]:
+        """Those that have a claim."""
+        return {claim.session for claim in self.book.live()}
 
     def room(self, is_active: Callable[[str], bool]) -> int:
         """Blocks of claims whose session is not active: they will be broken."""

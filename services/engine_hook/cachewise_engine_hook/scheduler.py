@@ -11,6 +11,8 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Iterator
+from itertools import chain, zip_longest
 from typing import Any
 
 import vllm
@@ -20,11 +22,13 @@ from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from cachewise_engine_hook import check
+from cachewise_engine_hook.claimed_blocks import ClaimedFreeQueue
 from cachewise_engine_hook.config import Config
 from cachewise_engine_hook.forecasts import ForecastLink
 from cachewise_engine_hook.free_queue import PredictiveFreeQueue
 from cachewise_engine_hook.hook import EngineHook, Request
-from cachewise_engine_hook.metrics import EngineCollector, serve
+from cachewise_engine_hook.listing import claims_listing, decisions_listing, serve
+from cachewise_engine_hook.metrics import EngineCollector
 from cachewise_engine_hook.sessions import SessionTable
 from cachewise_engine_hook.waiting_queue import PrefixAwareQueue
 
@@ -81,8 +85,7 @@ class CacheWiseScheduler(Scheduler):
 
     def _free_request_blocks(self, request: Any) -> Any:
         if self._hook is not None:
-            groups = self.kv_cache_manager.get_blocks(request.request_id).blocks
-            blocks = (block for group in groups for block in group if not block.is_null)
+            blocks = self._blocks_in_use(request)
             self._hook.blocks_freed(request, blocks, self.clock(), request.is_finished())
         return super()._free_request_blocks(request)
 
@@ -90,6 +93,12 @@ class CacheWiseScheduler(Scheduler):
         if self._hook is not None:
             self._hook.request_finished(request, self.clock())
         return super()._free_request(request, *args, **kwargs)
+
+    def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
+        is_reset = bool(super().reset_prefix_cache(*args, **kwargs))
+        if is_reset and self._hook is not None:
+            self._hook.claims.end_all("the prefix cache was reset", self.clock())
+        return is_reset
 
     def shutdown(self) -> None:
         if self._hook is not None:
@@ -106,6 +115,7 @@ class CacheWiseScheduler(Scheduler):
             *check.attribute_problems("Scheduler", self, check.SCHEDULER_ATTRIBUTES),
             *check.attribute_problems("BlockPool", pool, check.BLOCK_POOL_ATTRIBUTES),
             *check.replacement_problems(FreeKVCacheBlockQueue, PredictiveFreeQueue),
+            *check.replacement_problems(FreeKVCacheBlockQueue, ClaimedFreeQueue),
             *check.replacement_problems(RequestQueue, PrefixAwareQueue),
         ]
 
@@ -127,13 +137,29 @@ class CacheWiseScheduler(Scheduler):
             config, sessions, free_queue, waiting, link, pool.num_gpu_blocks, self.block_size
         )
         free_queue.reuse = hook
-        pool.free_block_queue, self.waiting = free_queue, waiting
+        pool.free_block_queue, self.waiting = hook.claims.queue, waiting
         if link is not None:
             link.start()
         if config.metrics_port:
-            serve(EngineCollector(hook), config.metrics_port + rank)
+            self._open_port(hook, config, config.metrics_port + rank)
         logger.info("CacheWise is on: predictor %s", config.predictor or "none")
         return hook
+
+    def _open_port(self, hook: EngineHook, config: Config, port: int) -> None:
+        listings = {
+            "/claims": claims_listing(hook.claims, self.clock),
+            "/decisions": decisions_listing(hook.trace, self.clock),
+        }
+        serve(config.metrics_host, port, config.id_key, EngineCollector(hook), listings)
+
+    def _blocks_in_use(self, request: Any) -> Iterator[Any]:
+        """The request's blocks in the order of its prompt, those of all KV cache groups together.
+
+        The null block stands for those that a sliding window has left behind.
+        """
+        groups = self.kv_cache_manager.get_blocks(request.request_id).blocks
+        blocks = groups[0] if len(groups) == 1 else chain.from_iterable(zip_longest(*groups))
+        return (block for block in blocks if block is not None and not block.is_null)
 
     def _missing_blocks(self, request: Any) -> int:
         """a_i: blocks that the request needs and that are not resident.

@@ -18,6 +18,8 @@ LONGEST_SECRET_CHARS = 512
 """Of a secret longer than this its first part is enough for its pattern."""
 
 REDACTED = "[redacted]"
+_NEW = rf"(?!{re.escape(REDACTED)})"
+"""What was redacted before (by the engine, say) stays as it is."""
 
 _WORDS = r"api[_-]?key|access[_-]?key|secret|token(?!s)|passw(?:or)?d|passphrase|credential"
 
@@ -31,8 +33,8 @@ _PATTERNS = (
     ),
     re.compile(r"(?P<keep>://[^\s/:@\"'\\]{0,256}:)[^\s/\"'\\]{1,512}(?P<after>@)"),
     re.compile(
-        r"(?i)(?P<keep>authorization\W{1,16}(?:(?:bearer|basic|token|digest)\s{1,4})?)"
-        r"[^\s\"'\\]{1,4096}(?P<after>)"
+        r"(?i)(?P<keep>authorization(?:\W(?!redacted\])){1,16}"
+        r"(?:(?:bearer|basic|token|digest)\s{1,4})?+)" + _NEW + r"[^\s\"'\\]{1,4096}(?P<after>)"
     ),
     re.compile(r"(?i)(?P<keep>\bbearer\s{1,4})[\w.~+/=-]{6,4096}(?P<after>)"),
     re.compile(
@@ -42,13 +44,13 @@ _PATTERNS = (
         r"|eyJ[\w-]{8,2048}\.[\w-]{8,4096}(?:\.[\w-]{0,2048})?)(?P<after>)"
     ),
     re.compile(
-        rf"(?i)(?P<keep>(?:{_WORDS})[\w-]{{0,40}}\\{{0,8}}[\"']?\s{{0,4}}[=:]\s{{0,4}})"
+        rf"(?i)(?P<keep>(?:{_WORDS})[\w-]{{0,40}}\\{{0,8}}[\"']?\s{{0,4}}[=:]\s{{0,4}}){_NEW}"
         r"(?:(?P<quote>\\{0,8}[\"'])(?:(?!(?P=quote))(?:\\.|.)){0,512}"
         r"|[^\s\"'\\,;&|)}\]]{1,512})(?P<after>)",
         re.DOTALL,
     ),
     re.compile(
-        rf"(?i)(?P<keep>--?[a-z-]{{0,40}}(?:{_WORDS})[a-z-]{{0,20}}\s{{1,4}})"
+        rf"(?i)(?P<keep>--?[a-z-]{{0,40}}(?:{_WORDS})[a-z-]{{0,20}}\s{{1,4}}){_NEW}"
         r"[^\s\"'\\]{1,512}(?P<after>)"
     ),
 )

@@ -50,6 +50,7 @@ def test_secrets_are_taken_out_and_the_rest_stays(command):
         assert SECRET.upper() not in redacted
         assert "[redacted]" in redacted
         assert "make && " in redacted
+        assert redact(redacted) == redacted
 
 
 @pytest.mark.parametrize(

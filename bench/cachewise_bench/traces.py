@@ -7,20 +7,25 @@ reported as file:line: why.
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
-import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from cachewise_bench import claude_code
+from cachewise_predictor.importers import turns as imported
+from cachewise_predictor.importers.claude_code import ClaudeCode
+from cachewise_predictor.records import json_lines
+from cachewise_predictor.report import ReadReport
+
 from cachewise_bench.workload import CHARS_TO_TOKENS, Session, ToolCall, Turn, WorkloadError
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
 MAX_TOKENS = 100_000_000
 """More tokens than this in one turn are a broken line, not a long prompt."""
+
+_Sessions = dict[str, list[tuple[float, Turn]]]
+"""Numbered turns by the session's name."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,7 @@ class Traces:
 
     sessions: tuple[Session, ...]
     broken_lines: tuple[str, ...]
-    """file:line: why, one for each line that was skipped."""
+    """file:line: why, of the lines that were skipped (the first thousand)."""
 
 
 def read_traces(path: Path) -> Traces:
@@ -37,31 +42,54 @@ def read_traces(path: Path) -> Traces:
 
     Raises WorkloadError when the path does not exist, and when no turn can be read from it.
     """
-    turns: dict[str, list[tuple[float, Turn]]] = {}
-    logs = claude_code.LogReader()
-    broken: list[str] = []
+    sessions: _Sessions = {}
+    logs, report = ClaudeCode(), ReadReport()
     for file in _trace_files(path):
-        for where, text in _lines(file, broken):
+        logs.start(file)
+        for where, record in json_lines(file, report, lambda size: None):
             try:
-                record = _object(text)
-                if "turn" in record and "session" in record:
-                    session = f"{file.name.split('.')[0]}/{record['session']}"
-                    turns.setdefault(session, []).append((_number(record, "turn"), _turn(record)))
-                elif "type" in record:
-                    logs.add(str(file), record)
-                else:
-                    raise ValueError("neither a normalised turn nor a line of a Claude Code log")
-            except (ValueError, TypeError, RecursionError) as error:
-                broken.append(f"{where}: {error}")
-    sessions = [
-        Session(name, tuple(turn for _, turn in sorted(numbered, key=lambda pair: pair[0])))
-        for name, numbered in turns.items()
-    ]
-    sessions += logs.sessions()
+                _take(record, file, logs, sessions)
+            except imported.Skip as reason:
+                report.skip(str(reason))
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                report.add_broken(where, error)
+        for turn in logs.finish():
+            _add_logged(turn, sessions)
     if not sessions:
-        detail = f"; {len(broken)} lines were unusable, the first: {broken[0]}" if broken else ""
-        raise WorkloadError(f"{path}: no turns found in its {' and '.join(SUFFIXES)} files{detail}")
-    return Traces(tuple(sessions), tuple(broken))
+        message = f"{path}: no turns found in its {' and '.join(SUFFIXES)} files"
+        if report.broken:
+            message += f"; {report.broken_count} lines were unusable, the first: {report.broken[0]}"
+        raise WorkloadError(message)
+    ordered = (
+        Session(name, tuple(turn for _, turn in sorted(numbered, key=lambda pair: pair[0])))
+        for name, numbered in sessions.items()
+    )
+    return Traces(tuple(ordered), tuple(report.broken))
+
+
+def _take(record: dict[str, Any], file: Path, logs: ClaudeCode, sessions: _Sessions) -> None:
+    if "turn" in record and "session" in record:
+        name = f"{file.name.split('.')[0]}/{record['session']}"
+        numbered = (_number(record, "turn"), _turn(record))
+        sessions.setdefault(name, []).append(numbered)
+    elif "type" in record:
+        for turn in logs.take(record):
+            _add_logged(turn, sessions)
+    else:
+        raise ValueError("neither a normalised turn nor a line of a Claude Code log")
+
+
+def _add_logged(turn: imported.Turn, sessions: _Sessions) -> None:
+    """Adds a turn of an agent's log."""
+    output = turn.output_tokens
+    calls = [ToolCall(c.name, c.arguments, c.seconds or 0.0) for c in turn.calls]
+    made = Turn.recorded(
+        prompt_tokens=turn.prompt_tokens,
+        output_tokens=CHARS_TO_TOKENS * turn.output_chars if output is None else output,
+        tool_calls=calls,
+        wait_s=turn.reuse_s or 0.0,
+    )
+    sessions.setdefault(turn.session, []).append((turn.number, made))
 
 
 def _trace_files(path: Path) -> list[Path]:
@@ -71,30 +99,6 @@ def _trace_files(path: Path) -> list[Path]:
     if not path.is_dir():
         raise WorkloadError(f"{path}: no such file or folder")
     return sorted(p for p in path.rglob("*") if p.name.endswith(SUFFIXES) and p.is_file())
-
-
-def _lines(file: Path, broken: list[str]) -> Iterator[tuple[str, str]]:
-    """("file:line", text) of each line that is not blank. What follows a defect in a compressed
-    file is lost."""
-    opener = gzip.open if file.name.endswith(".gz") else open
-    number = 0
-    try:
-        with opener(file, "rt", encoding="utf-8-sig", errors="replace") as lines:
-            for number, text in enumerate(lines, 1):
-                if text.strip():
-                    yield f"{file}:{number}", text
-    except (OSError, EOFError, zlib.error) as error:
-        broken.append(f"{file}:{number + 1}: cannot be read further: {error}")
-
-
-def _object(text: str) -> dict[str, object]:
-    try:
-        record = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
-    if not isinstance(record, dict):
-        raise ValueError(f"a JSON object is expected, not {type(record).__name__}")
-    return record
 
 
 def _turn(record: dict[str, object]) -> Turn:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from cachewise_bench.traces import read_traces
 from cachewise_bench.workload import WorkloadError
+from cachewise_predictor.importers.turns import anonymous
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,7 +73,7 @@ def test_a_folder_is_searched_through_and_both_formats_may_be_in_it(tmp_path: Pa
         + json.dumps(claude_line("assistant", 2, message=message))
     )
     names = {session.name for session in read_traces(tmp_path).sessions}
-    assert names == {"a/abc", "abc"}
+    assert names == {"a/abc", anonymous("abc")}
 
 
 def test_turns_are_put_in_order(tmp_path: Path) -> None:
@@ -135,3 +136,12 @@ def test_the_real_traces_are_read() -> None:
     assert len(traces.sessions) == 37
     assert sum(len(session.turns) for session in traces.sessions) == 2790
     assert not traces.broken_lines
+
+
+@pytest.mark.skipif(not (SHARED / "cases").is_dir(), reason="../shared/cases is not here")
+def test_real_logs_of_claude_code_are_read() -> None:
+    (first,) = read_traces(SHARED / "cases" / "raw-logs" / "claude-1.jsonl").sessions
+    (second,) = read_traces(SHARED / "cases" / "raw-logs" / "claude-2.jsonl").sessions
+    assert [len(session.turns) for session in (first, second)] == [6, 10]
+    assert [c.name for c in second.turns[6].tool_calls] == ["Glob", "Glob"]
+    assert second.turns[0].wait_s == pytest.approx(0.444)

@@ -14,8 +14,9 @@ from cachewise_predictor.errors import StoreError, TraceError
 from cachewise_predictor.events import Wait
 from cachewise_predictor.model import Group
 from cachewise_predictor.model_file import from_bytes
+from cachewise_predictor.report import ReadReport
 from cachewise_predictor.store import Store
-from cachewise_predictor.traces import TraceReport, find_traces, read_trace
+from cachewise_predictor.traces import find_traces, read_trace
 from cachewise_predictor.train import TENANT, train
 
 from .conftest import TRACES, calls
@@ -33,8 +34,8 @@ def write(path: Path, lines: Iterable[object]) -> Path:
     return path
 
 
-def read(path: Path) -> tuple[list[tuple[Wait, tuple[str, ...], float, bool]], TraceReport]:
-    report = TraceReport()
+def read(path: Path) -> tuple[list[tuple[Wait, tuple[str, ...], float, bool]], ReadReport]:
+    report = ReadReport()
     intervals = list(read_trace(path, "acme", report, lambda size: None))
     return [
         (i.wait, tuple(c.name for c in i.calls), i.seconds, i.is_finished) for i in intervals
@@ -77,7 +78,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(content)
     _, report = read(path)
-    assert report.broken[-1].startswith(f"{path}: ")
+    assert report.broken[-1].startswith(f"{path}:")
 
 
 def test_folders_are_searched_and_missing_paths_are_named(tmp_path: Path) -> None:

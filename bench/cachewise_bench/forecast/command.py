@@ -87,7 +87,7 @@ def _read(arguments: argparse.Namespace, console: Console) -> tuple[Intervals, I
         for line in report.broken[:_BROKEN_SHOWN]:
             console.print(f"skipped {line}", style="yellow", markup=False, highlight=False)
         if report.broken:
-            console.print(f"{len(report.broken)} lines of the traces were skipped")
+            console.print(f"{report.broken_count} lines of the traces were skipped")
         parts.append(intervals)
     if arguments.traces:
         return split(parts[0], arguments.split, arguments.seed)

@@ -9,17 +9,18 @@ from pathlib import Path
 
 from cachewise_predictor.errors import TraceError
 from cachewise_predictor.events import Interval, SessionKey, Wait
-from cachewise_predictor.traces import TraceReport, find_traces, read_trace
+from cachewise_predictor.report import ReadReport
+from cachewise_predictor.traces import find_traces, read_trace
 
 from cachewise_bench.workload import WorkloadError
 
 
-def read_intervals(paths: Sequence[Path]) -> tuple[list[Interval], TraceReport]:
+def read_intervals(paths: Sequence[Path]) -> tuple[list[Interval], ReadReport]:
     """Waits for tools whose times can be trusted; sessions are named FILE/SESSION.
 
     Raises WorkloadError if there is none.
     """
-    report, intervals = TraceReport(), list[Interval]()
+    report, intervals = ReadReport(), list[Interval]()
     try:
         files = find_traces([path.expanduser() for path in paths])
     except TraceError as error:

@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from prometheus_client import REGISTRY
+from rich.console import Console
 
 from . import command_line, versions
 from .config import Config
 from .embedded import EmbeddedStore
 from .errors import CacheWiseError
+from .importers.command import import_logs
 from .insight import clusters, explain
 from .journal import Journal
 from .metrics import Metrics
@@ -42,6 +44,10 @@ def main() -> None:
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )
     try:
+        if arguments.command == "import":
+            console = Console(stderr=True)
+            print(import_logs(arguments.format, arguments.paths, arguments.out, console))
+            return
         config = Config.load(vars(arguments), os.environ)
         with _store_url(config) as (url, revive):
             if arguments.command == "serve":

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TypeAlias
 
 from .config import Config
+from .importers.command import FORMATS
 from .train import TENANT
 
 _Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -13,6 +15,7 @@ _Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 _EXAMPLES = """examples:
   cachewise-predictor serve
   cachewise-predictor serve --redis-url redis://cache:6379/0 --grpc 0.0.0.0:50051
+  cachewise-predictor import --format claude-code ~/.claude/projects --out traces/mine.jsonl.gz
   cachewise-predictor train --traces traces/
   cachewise-predictor train --traces a.jsonl.gz,b.jsonl.gz --redis-url redis://cache:6379/0
   cachewise-predictor explain --tool Bash --args '{"command": "pytest -x tests/"}'
@@ -46,6 +49,7 @@ def parser() -> argparse.ArgumentParser:
     _add_train(commands, store)
     _add_insight(commands, store)
     _add_models(commands, store)
+    _add_import(commands)
     return top
 
 
@@ -102,3 +106,19 @@ def _add_models(commands: _Commands, store: argparse.ArgumentParser) -> None:
         action.add_argument("version", metavar="VERSION")
         if name == "diff":
             action.add_argument("other", metavar="OTHER")
+
+
+def _add_import(commands: _Commands) -> None:
+    importer = commands.add_parser(
+        "import",
+        help="make a trace file of agents' logs",
+        description="Makes one normalised trace of logs, for `train --traces` and the bench. "
+        "Secrets that have a pattern are taken out of the arguments.",
+    )
+    importer.add_argument("--format", required=True, choices=FORMATS, help="of the logs")
+    importer.add_argument(
+        "paths", nargs="+", type=Path, metavar="PATH", help="log files, or folders of them"
+    )
+    importer.add_argument(
+        "--out", required=True, type=Path, metavar="FILE", help="*.jsonl, or *.jsonl.gz to pack it"
+    )

@@ -8,13 +8,9 @@ censored there (laptops sleep).
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
-import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +18,11 @@ from cachewise_proto.redaction import redact
 
 from .errors import TraceError
 from .events import Interval, SessionKey, ToolCall, Wait
+from .records import json_lines
+from .report import ReadReport
 
 MAX_TOOL_WAIT_S = 3_600.0
 _TRUSTED = frozenset(("measured", "stamps"))
-
-
-@dataclass
-class TraceReport:
-    """What was read. skipped: turns without a usable wait, by reason; broken: FILE:LINE: reason."""
-
-    turns: int = 0
-    skipped: Counter[str] = field(default_factory=Counter)
-    broken: list[str] = field(default_factory=list)
 
 
 def find_traces(paths: list[Path]) -> list[Path]:
@@ -52,35 +41,20 @@ def find_traces(paths: list[Path]) -> list[Path]:
 
 
 def read_trace(
-    path: Path, tenant: str, report: TraceReport, on_bytes: Callable[[int], None]
+    path: Path, tenant: str, report: ReadReport, on_bytes: Callable[[int], None]
 ) -> Iterator[Interval]:
     """The intervals of one file. on_bytes gets the size of the file part read so far."""
-    try:
-        with path.open("rb") as raw:
-            lines = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
-            for number, line in enumerate(lines, 1):
-                if number % 500 == 0:
-                    on_bytes(raw.tell())
-                yield from _read_line(line, f"{path}:{number}", tenant, report)
-    except OSError as error:
-        report.broken.append(f"{path}: {error}")
-    except (EOFError, zlib.error) as error:
-        report.broken.append(f"{path}: cut short or damaged: {error}")
-
-
-def _read_line(line: bytes, place: str, tenant: str, report: TraceReport) -> Iterator[Interval]:
-    if not line.strip():
-        return
-    try:
-        interval = _to_interval(json.loads(line), tenant)
-    except _Skipped as reason:
-        report.turns += 1
-        report.skipped[str(reason)] += 1
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        report.broken.append(f"{place}: {type(error).__name__}: {error}")
-    else:
-        report.turns += 1
-        yield interval
+    for place, turn in json_lines(path, report, on_bytes):
+        try:
+            interval = _to_interval(turn, tenant)
+        except _Skipped as reason:
+            report.turns += 1
+            report.skip(str(reason))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            report.add_broken(place, error)
+        else:
+            report.turns += 1
+            yield interval
 
 
 class _Skipped(Exception):

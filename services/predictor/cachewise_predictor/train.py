@@ -16,8 +16,9 @@ from .errors import TraceError
 from .events import Interval, Wait
 from .model import Model
 from .model_file import from_bytes, to_bytes
+from .report import ReadReport
 from .store import Pointer, Store
-from .traces import TraceReport, find_traces, read_trace
+from .traces import find_traces, read_trace
 from .web import summarise
 
 TENANT = "default"
@@ -33,7 +34,7 @@ async def train(paths: list[Path], store: Store) -> str:
     Raises TraceError if there is nothing to learn from, StoreError if the store does not answer.
     """
     await store.ping()
-    report = TraceReport()
+    report = ReadReport()
     intervals = list(_read(find_traces(paths), report, sys.stderr))
     _show_broken(report, sys.stderr)
     if not intervals:
@@ -67,11 +68,11 @@ def build(intervals: list[Interval]) -> Model:
     return Model.fit(intervals).learn(single).learn(several)
 
 
-def summary(model: Model, report: TraceReport) -> str:
+def summary(model: Model, report: ReadReport) -> str:
     """What was read, and the largest curves."""
     lines = [
         f"model {model.version}: {model.samples} waits from {report.turns} turns",
-        f"skipped: {_skipped(report)}; broken lines: {len(report.broken)}",
+        f"skipped: {_skipped(report)}; broken lines: {report.broken_count}",
         f"{'wait':<8} {'tool':<24} {'n':>7} {'P50 s':>9} {'P90 s':>9} {'P99 s':>9}",
     ]
     groups = [g for g in summarise(model) if g.tenant is not None]
@@ -82,7 +83,7 @@ def summary(model: Model, report: TraceReport) -> str:
     return "\n".join(lines)
 
 
-def _read(files: list[Path], report: TraceReport, out: TextIO) -> Iterator[Interval]:
+def _read(files: list[Path], report: ReadReport, out: TextIO) -> Iterator[Interval]:
     total, done = sum(path.stat().st_size for path in files), 0
     for path in files:
         show = partial(_show_progress, out, total, done)
@@ -101,12 +102,12 @@ def _show_progress(out: TextIO, total: int, before: int, in_file: int = 0) -> No
         out.flush()
 
 
-def _show_broken(report: TraceReport, out: TextIO) -> None:
+def _show_broken(report: ReadReport, out: TextIO) -> None:
     for line in report.broken[:_MOST_BROKEN_SHOWN]:
         out.write(f"skipped {line}\n")
-    if (rest := len(report.broken) - _MOST_BROKEN_SHOWN) > 0:
+    if (rest := report.broken_count - _MOST_BROKEN_SHOWN) > 0:
         out.write(f"skipped {rest} more broken lines\n")
 
 
-def _skipped(report: TraceReport) -> str:
+def _skipped(report: ReadReport) -> str:
     return ", ".join(f"{n} {reason}" for reason, n in report.skipped.most_common()) or "none"

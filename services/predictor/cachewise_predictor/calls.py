@@ -71,6 +71,11 @@ def main_call(calls: Iterable[ToolCall]) -> ToolCall:
     return max(calls, key=lambda call: (call.name.lower() in _SHELLS, len(call.arguments)))
 
 
+def main_kind(calls: Iterable[ToolCall]) -> str:
+    """The kind of the main call."""
+    return _kind(main_call(calls))[:MAX_NAME]
+
+
 def _kind(call: ToolCall) -> str:
     scripted = _SCRIPTED.search(call.arguments) if call.name == "exec" else None
     return f"{call.name}:{scripted[1]}" if scripted else call.name

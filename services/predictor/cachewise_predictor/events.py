@@ -5,9 +5,12 @@ Times called `..._at` are seconds on the predictor's own clock; ages and waits a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 class SessionKey(NamedTuple):
@@ -105,7 +108,10 @@ class Quantile(NamedTuple):
 
 @dataclass(frozen=True)
 class Forecast:
-    """Expected remaining wait at each elapsed time, given that the wait is longer than that."""
+    """Expected remaining wait at each elapsed time, given that the wait is longer than that.
+
+    log_survival: of the whole wait, at the same times; stays here, for quality.py.
+    """
 
     elapsed_s: tuple[float, ...]
     remaining_s: tuple[float, ...]
@@ -113,6 +119,7 @@ class Forecast:
     source: Source
     sample_count: int
     model_version: str
+    log_survival: NDArray[np.float32] = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True)

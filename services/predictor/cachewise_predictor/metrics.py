@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
-from .events import Event, Forecast, Interval, SessionEnded, Source, TurnEnded, TurnStarted
+from .calls import main_kind
+from .events import Event, Forecast, Interval, SessionEnded, Source, TurnEnded, TurnStarted, Wait
 from .model import PROBABILITIES, Model
+from .quality import Pit, bins, covered
 from .sessions import Change
 
 _WAIT_BUCKETS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 14_400, 86_400)
@@ -15,6 +17,9 @@ _EVENT_KINDS = {
     TurnEnded: "turn_ended",
     SessionEnded: "session_ended",
 }
+MAX_TOOL_LABELS = 20
+"""Tools that have their own labels: those with the most intervals in the model that serves."""
+
 _PREFIX = "cachewise_predictor_"
 
 
@@ -42,16 +47,24 @@ class Metrics:
         self._forecasts = counter("forecasts", "Forecasts of opened intervals", "source")
         self._medians = histogram("forecast_p50_seconds", "Their median waits", _WAIT_BUCKETS)
         self._checked = counter(
-            "checked_forecasts",
-            "Forecasts whose wait is over, by the model as of the end",
-            "source",
+            "checked_forecasts", "Forecasts whose wait is over", "tool", "source"
         )
         self._covered = counter(
             "covered_forecasts",
             "Those whose wait was at most the quantile: a share of it if the forecasts are honest",
+            "tool",
             "source",
             "quantile",
         )
+        self._pit = counter(
+            "forecast_pit",
+            "Finished waits by the chance that they were given to end sooner, in tenths: equal "
+            "counts if the forecasts are honest",
+            "tool",
+            "source",
+            "tenth",
+        )
+        self._named_tools = frozenset[str]()
         self._samples = gauge("model_samples", "Intervals in the model that serves")
         self._info = Info(_PREFIX + "model", "The last stored model", registry=registry)
         self.open_intervals = gauge("open_intervals", "Sessions that are waiting now")
@@ -74,9 +87,6 @@ class Metrics:
             self._intervals.labels(end)
         for source in Source:
             self._forecasts.labels(source.value)
-            self._checked.labels(source.value)
-            for probability in PROBABILITIES:
-                self._covered.labels(source.value, str(probability))
 
     def count_event(self, event: Event, change: Change) -> None:
         self._events.labels(_EVENT_KINDS[type(event.kind)]).inc()
@@ -97,16 +107,28 @@ class Metrics:
         self._forecasts.labels(forecast.source.value).inc()
         self._medians.observe(forecast.quantiles[0].wait_s)
 
-    def count_coverage(self, forecast: Forecast, wait_s: float) -> None:
-        source = forecast.source.value
-        self._checked.labels(source).inc()
-        for probability, quantile_s in forecast.quantiles:
-            if wait_s <= quantile_s:
-                self._covered.labels(source, str(probability)).inc()
+    def count_quality(self, interval: Interval, source: Source, pit: Pit) -> None:
+        labels = (self._tool_label(interval), source.value)
+        self._checked.labels(*labels).inc()
+        for probability in PROBABILITIES:
+            self._covered.labels(*labels, str(probability)).inc(covered(pit, probability))
+        for tenth, share in bins(pit):
+            self._pit.labels(*labels, str(tenth)).inc(share)
 
     def show_model(self, model: Model) -> None:
         self._samples.set(model.samples)
+        named = frozenset(name for name, _ in model.kinds_by_samples[:MAX_TOOL_LABELS])
+        for gone in self._named_tools - named:
+            for metric in (self._checked, self._covered, self._pit):
+                metric.remove_by_labels({"tool": gone})
+        self._named_tools = named
 
     def show_stored_version(self, version: str) -> None:
         """Only stored versions become a label: the serving one changes every few seconds."""
         self._info.info({"version": version})
+
+    def _tool_label(self, interval: Interval) -> str:
+        if interval.wait is not Wait.TOOL or not interval.calls:
+            return f"({interval.wait.value})"
+        kind = main_kind(interval.calls)
+        return kind if kind in self._named_tools else "(other)"

@@ -182,6 +182,15 @@ class Model:
         """Names the content: number of samples and a digest; "prior" without data."""
         return f"{self.samples}-{self.digest:016x}" if self.rows else "prior"
 
+    @cached_property
+    def kinds_by_samples(self) -> list[tuple[str, int]]:
+        """Kinds of calls and their intervals, of all tenants together, most first."""
+        counts = Counter[str]()
+        for group, row in self.rows.items():
+            if group.kind is not None and group.part is None:
+                counts[group.kind] += row.samples
+        return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
     def row(self, group: Group) -> Row:
         return self.rows.get(group, _EMPTY)
 
@@ -199,6 +208,7 @@ class Model:
             source=Source.CLUSTER if recent else source,
             sample_count=min(counts),
             model_version=self.version,
+            log_survival=curve.astype(np.float32),
         )
 
     def _chains(self, tenant: str, wait: Wait, calls: tuple[ToolCall, ...]) -> list[list[Level]]:

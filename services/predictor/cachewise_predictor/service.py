@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
 
-from .events import Event, SessionForecast, SessionKey
+from .events import Event, Interval, SessionForecast, SessionKey
 from .journal import Journal
 from .metrics import Metrics
 from .model import Model
+from .quality import MadeForecast, pit
 from .sessions import Change, Sessions, SessionState
 from .watchers import Watcher, Watchers
 
@@ -36,6 +37,8 @@ class Predictor:
         self.sessions, self.watchers, self.journal = sessions, watchers, journal
         self.metrics, self.clock = metrics, clock
         self._model = Model()
+        self._made = dict[SessionKey, MadeForecast]()
+        """Of the open intervals; those that came from the store are missing."""
 
     @property
     def model(self) -> Model:
@@ -54,13 +57,14 @@ class Predictor:
             change = self.sessions.apply(event, now)
             self.metrics.count_event(event, change)
             if not change.is_duplicate:
-                self._check(before, change)
+                self._measure(change, before)
                 self._publish(change)
         self.expire()
 
     def expire(self) -> None:
         """Forgets what is over the bounds; to be called every few seconds."""
         for change in self.sessions.expire(self.clock()):
+            self._measure(change, None)
             self._publish(change)
         self.metrics.open_intervals.set(self.sessions.open_count)
 
@@ -98,15 +102,31 @@ class Predictor:
                 self.metrics.forecasts_sent.inc(sum(f.forecast is not None for f in forecasts))
                 yield forecasts
 
-    def _check(self, before: SessionState | None, change: Change) -> None:
-        """Counts whether a wait that is over was within the quantiles of its forecast."""
-        interval = change.interval
-        if interval is None or not interval.is_finished or before is None:
+    def _measure(self, change: Change, before: SessionState | None) -> None:
+        """Counts how good the forecast of a wait was, if the wait is over."""
+        if change.state is not None and change.state.open is not None and not change.has_opened:
             return
+        made, interval = self._made.pop(change.key, None), change.interval
+        if interval is None:
+            return
+        if made is None or made.turn != interval.turn:
+            made = self._made_before_restart(interval, before)
+        if made is not None:
+            quality = pit(made.log_survival, interval.seconds, interval.is_finished)
+            self.metrics.count_quality(interval, made.source, quality)
+
+    def _made_before_restart(
+        self, interval: Interval, before: SessionState | None
+    ) -> MadeForecast | None:
+        """What the engines got when they came back, near enough; None if the end of the turn came
+        after the wait: nothing was forecast.
+        """
+        if before is None or before.open is None or before.open.turn != interval.turn:
+            return None
         made = self.model.forecast(
             interval.key.tenant, interval.wait, interval.calls, before.recent
         )
-        self.metrics.count_coverage(made, interval.seconds)
+        return MadeForecast(interval.turn, made.source, made.log_survival)
 
     def _publish(self, change: Change) -> None:
         """Tells everyone concerned: the store, the metrics, the replicas."""
@@ -116,7 +136,10 @@ class Predictor:
         if change.has_ended:
             self.watchers.tell(change.key, has_ended=True)
         if change.has_opened:
-            forecast = self.forecast(change.key).forecast
-            assert forecast is not None
+            session = self.forecast(change.key)
+            assert (forecast := session.forecast) is not None
+            self._made[change.key] = MadeForecast(
+                session.turn, forecast.source, forecast.log_survival
+            )
             self.metrics.count_forecast(forecast)
             self.watchers.tell(change.key)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from .records import REPORT_EVERY, OnBytes, Record, unpacked
+from .records import REPORT_EVERY, OnBytes, Record, unpacked, without_lone_surrogates
 from .report import ReadReport
 
 MAX_VALUE_CHARS = 64 * 2**20
@@ -88,8 +88,9 @@ class _Document:
                     raise
             else:
                 if end < len(self._text) or self._is_whole:
+                    is_odd = "\\ud" in self._text[self._at : end].lower()
                     self._at = end
-                    return value
+                    return without_lone_surrogates(value) if is_odd else value
             self._read_more()
 
     def _peek(self) -> str:

@@ -30,6 +30,8 @@ def json_lines(path: Path, report: ReadReport, on_bytes: OnBytes) -> Iterator[Re
         place = f"{path}:{number}"
         try:
             record = json.loads(line)
+            if b"\\ud" in line.lower():
+                record = without_lone_surrogates(record)
         except (ValueError, RecursionError) as error:
             report.add_broken(place, f"not JSON: {error}")
             continue
@@ -56,6 +58,11 @@ def _lines(path: Path, report: ReadReport, on_bytes: OnBytes) -> Iterator[tuple[
                     yield number, line
     except (OSError, EOFError, zlib.error) as error:
         report.add_broken(f"{path}:{number + 1}", f"cannot be read further: {error}")
+
+
+def without_lone_surrogates(value: Any) -> Any:
+    """JSON can escape halves of characters, which no text that leaves the process may hold."""
+    return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def unpacked(path: Path, raw: IO[bytes]) -> IO[bytes]:

@@ -136,3 +136,10 @@ def test_the_papers_events_become_turns(tmp_path: Path) -> None:
 def test_a_call_without_a_time_leaves_the_wait_unknown(tmp_path: Path) -> None:
     first, _ = cachewise(tmp_path, llm_call(4), tool_call(5, "Bash", None), llm_call(9))
     assert (first.after, first.reuse_s, first.calls[0].quality) == ("end", None, "none")
+
+
+def test_halves_of_characters_do_not_come_in(tmp_path: Path) -> None:
+    path = tmp_path / "events.json"
+    path.write_text(json.dumps([llm_call(4), tool_call(5, "\ud800 \U0001f600", 1)]))
+    turns, _ = read("cachewise-traces", path)
+    assert turns[0].calls[0].name == "? \U0001f600"

@@ -30,6 +30,7 @@ from vllm.v1.kv_cache_interface import (  # noqa: E402
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
+    KVCacheTensor,
 )
 from vllm.v1.structured_output import StructuredOutputManager  # noqa: E402
 
@@ -58,13 +59,17 @@ def make_scheduler(
     scheduling: Mapping[str, object],
     asynchronous: bool = False,
     groups: Sequence[KVCacheGroupSpec] = (),
+    tensors: Sequence[KVCacheTensor] = (),
+    hash_block_size: int | None = None,
     log_stats: bool = False,
     **more: Any,
 ) -> Any:
     """A scheduler of the class over num_blocks blocks of block_size tokens.
 
     settings: the `cachewise` section. scheduling: further fields of vLLM's SchedulerConfig. groups:
-    the model's KV cache groups, one of full attention if empty. more: further fields of VllmConfig.
+    the model's KV cache groups, one of full attention if empty. tensors: where its KV cache lies,
+    which only some KV connectors ask. hash_block_size: tokens per block hash where that is less
+    than block_size. more: further fields of VllmConfig.
     """
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(_MODEL))
@@ -96,11 +101,12 @@ def make_scheduler(
         vllm_config=config,
         kv_cache_config=KVCacheConfig(
             num_blocks=num_blocks,
-            kv_cache_tensors=[],
+            kv_cache_tensors=list(tensors),
             kv_cache_groups=list(groups) or [full_attention(block_size)],
         ),
         structured_output_manager=StructuredOutputManager(config),
         block_size=block_size,
+        hash_block_size=hash_block_size,
         log_stats=log_stats,
     )
 

@@ -20,14 +20,15 @@ def make_scheduler(
     num_blocks: int = 64,
     step_tokens: int = 256,
     policy: str = "fcfs",
+    block_size: int = BLOCK,
     settings: Mapping[str, object] | None = None,
     **more: Any,
 ) -> Any:
-    """A scheduler over num_blocks blocks of 16 tokens; more: see bare_scheduler."""
+    """A scheduler over num_blocks blocks; more: see bare_scheduler."""
     return bare_scheduler.make_scheduler(
         scheduler_class,
         num_blocks=num_blocks,
-        block_size=BLOCK,
+        block_size=block_size,
         step_tokens=step_tokens,
         settings=settings or {},
         scheduling={"max_num_seqs": 16, "policy": policy},

@@ -20,8 +20,17 @@ SCHEDULER_METHODS = {
     "_free_request": {"request"},
     "_free_request_blocks": {"request"},
 }
-SCHEDULER_ATTRIBUTES = ("waiting", "kv_holding_waiting", "running", "kv_cache_manager", "requests")
+SCHEDULER_ATTRIBUTES = (
+    "waiting",
+    "kv_holding_waiting",
+    "running",
+    "requests",
+    "kv_cache_manager",
+    "kv_cache_config",
+    "block_size",
+)
 BLOCK_POOL_ATTRIBUTES = ("blocks", "free_block_queue", "get_cached_block", "hash_block_size")
+COORDINATOR_ATTRIBUTES = ("single_type_managers", "find_longest_cache_hit")
 
 
 class UnsupportedVllm(RuntimeError):

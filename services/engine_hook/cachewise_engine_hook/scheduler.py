@@ -9,6 +9,7 @@ queue and the pool's free queue are replaced by ours, and a few methods tell the
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from cachewise_engine_hook import check
 from cachewise_engine_hook.claimed_blocks import ClaimedFreeQueue
@@ -109,11 +111,15 @@ class CacheWiseScheduler(Scheduler):
 
     def _problems(self) -> list[str]:
         pool = getattr(self.kv_cache_manager, "block_pool", None)
+        coordinator = getattr(self.kv_cache_manager, "coordinator", None)
         return [
             *check.version_problems(vllm.__version__),
             *check.class_problems(Scheduler),
             *check.attribute_problems("Scheduler", self, check.SCHEDULER_ATTRIBUTES),
             *check.attribute_problems("BlockPool", pool, check.BLOCK_POOL_ATTRIBUTES),
+            *check.attribute_problems(
+                "KVCacheCoordinator", coordinator, check.COORDINATOR_ATTRIBUTES
+            ),
             *check.replacement_problems(FreeKVCacheBlockQueue, PredictiveFreeQueue),
             *check.replacement_problems(FreeKVCacheBlockQueue, ClaimedFreeQueue),
             *check.replacement_problems(RequestQueue, PrefixAwareQueue),
@@ -133,8 +139,9 @@ class CacheWiseScheduler(Scheduler):
             config.max_wait_s,
             by_priority=self.scheduler_config.policy == "priority",
         )
+        block_tokens = self._tokens_per_block()
         hook = EngineHook(
-            config, sessions, free_queue, waiting, link, pool.num_gpu_blocks, self.block_size
+            config, sessions, free_queue, waiting, link, pool.num_gpu_blocks, block_tokens
         )
         free_queue.reuse = hook
         pool.free_block_queue, self.waiting = hook.claims.queue, waiting
@@ -162,22 +169,36 @@ class CacheWiseScheduler(Scheduler):
         return (block for block in blocks if block is not None and not block.is_null)
 
     def _missing_blocks(self, request: Any) -> int:
-        """a_i: blocks that the request needs and that are not resident.
+        """a_i: blocks that the request needs and that are not resident."""
+        missing_tokens: int = request.num_tokens - self._resident_tokens(request)
+        return -(-missing_tokens // self._tokens_per_block())
 
-        The resident part of a chain is a prefix (blocks are evicted tail first), so a binary search
-        finds its end. get_cached_block counts no hit and touches nothing.
+    def _tokens_per_block(self) -> int:
+        """By how many tokens a long context grows per block of the pool, which all groups share."""
+        managers = self.kv_cache_manager.coordinator.single_type_managers
+        growing = [m.block_size for m in managers if isinstance(m.kv_cache_spec, FullAttentionSpec)]
+        tokens = math.lcm(*growing, self.block_size)
+        return tokens // sum(tokens // size for size in growing or [self.block_size])
+
+    def _resident_tokens(self, request: Any) -> int:
+        """Of the request's prefix; looking counts no hit and touches nothing.
+
+        With full attention alone the resident part of a chain is a prefix (blocks are evicted tail
+        first), so a binary search finds its end. Of a sliding window only the end is kept, and all
+        KV cache groups must have their part: there vLLM's own search says what it will find.
         """
-        pool, hashes = self.kv_cache_manager.block_pool, request.block_hashes
-        low, high = 0, len(hashes)
+        hashes, groups = request.block_hashes, self.kv_cache_config.kv_cache_groups
+        if len(groups) != 1 or not isinstance(groups[0].kv_cache_spec, FullAttentionSpec):
+            coordinator = self.kv_cache_manager.coordinator
+            return int(coordinator.find_longest_cache_hit(hashes, request.num_tokens - 1)[1])
+        pool, low, high = self.kv_cache_manager.block_pool, 0, len(hashes)
         while low < high:
             middle = (low + high + 1) // 2
             if pool.get_cached_block(hashes[middle - 1], [0]):
                 low = middle
             else:
                 high = middle - 1
-        resident_tokens = low * pool.hash_block_size
-        missing_tokens: int = request.num_tokens - resident_tokens
-        return -(-missing_tokens // int(self.block_size))
+        return low * int(pool.hash_block_size)
 
 
 class CacheWiseAsyncScheduler(CacheWiseScheduler, AsyncScheduler):

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
-from cachewise_engine_hook.admission import PATIENCE_S, ActiveSet, Candidate
+from cachewise_engine_hook.admission import PRESETS, ActiveSet, Candidate
+from cachewise_engine_hook.room import Room
 from hypothesis import given
 from hypothesis import strategies as st
 
 POOL = 100
+PATIENCE_S = PRESETS["throughput"].patience_s
 
 
 class Pool:
@@ -12,14 +14,13 @@ class Pool:
 
     def __init__(self, held: dict[str, int], waits: dict[str, float] | None = None) -> None:
         self.held, self.waits = held, waits or {}
-        self.active = ActiveSet(POOL, lambda s, now: self.waits.get(s, 0.0), lambda s: 1.0)
-
-    def room(self) -> int:
-        return POOL - sum(blocks for s, blocks in self.held.items() if s in self.active)
+        self.active = ActiveSet(
+            PRESETS["throughput"], POOL, lambda s, now: self.waits.get(s, 0.0), lambda s: 1.0
+        )
 
     def step(self, *waiting: Candidate, running: set[str] | None = None) -> set[str]:
-        held = {session for session, blocks in self.held.items() if blocks}
-        self.active.update(0.0, waiting, running or set(), self.room, held)
+        held = [(frozenset(s), blocks) for s, blocks in self.held.items() if blocks]
+        self.active.update(0.0, waiting, running or set(), Room(POOL, held))
         return {s for s in "abcdefgh" if s in self.active}
 
 

@@ -5,13 +5,13 @@ turn pushes out what the next one needs. So only the active sessions run and kee
 requests of the others, the parked ones, wait. The paper does not control this.
 
 A parked request enters when its missing blocks fit into the room: blocks that nobody active holds
-or is about to need. The order of entry is a_i minus AGEING_BLOCKS_PER_S for every second of
+or is about to need. The order of entry is a_i minus ageing_blocks_per_s for every second of
 waiting. If the first in that order finds no room, it may displace active sessions that are away in
 a tool call, longest forecast first, where that pays: the engine must recompute what it drops, at
-everybody's expense, so a session is displaced only if its remaining wait exceeds PAYBACK times the
+everybody's expense, so a session is displaced only if its remaining wait exceeds payback times the
 seconds that its prefix costs to compute again. While the engine has nothing else to run the expense
-is small, and PAYBACK_WHEN_IDLE holds. And patience ends: the payback asked for falls with the time
-that the request has waited, to nothing at PATIENCE_S. Whoever is displaced must then wait in turn,
+is small, and payback_when_idle holds. And patience ends: the payback asked for falls with the time
+that the request has waited, to nothing at patience_s. Whoever is displaced must then wait in turn,
 so swaps stay rare.
 
 A session whose request is running, and one whose request was preempted, is active always. Without
@@ -21,12 +21,11 @@ pressure everybody fits, nobody is ever parked, and the waiting queue keeps the 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import NamedTuple
 
-AGEING_BLOCKS_PER_S = 5.0
-PAYBACK, PAYBACK_WHEN_IDLE = 40.0, 2.0
-PATIENCE_S = 100.0
+from cachewise_engine_hook.room import Room
+
 OUTPUT_TOKENS = 1_000
 """Room kept for an answer; max_tokens says little, it is mostly the model's limit."""
 SLACK = 0.02
@@ -34,7 +33,22 @@ SLACK = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class Preset:
+    """A point on the frontier between the mean session time and the longest wait."""
+
+    ageing_blocks_per_s: float
+    payback: float
+    payback_when_idle: float
+    patience_s: float
+
+
+PRESETS = {
+    "throughput": Preset(5.0, 40.0, 2.0, 100.0),
+    "fair": Preset(20.0, 40.0, 2.0, 50.0),
+}
+
+
+class Candidate(NamedTuple):
     """A session with waiting requests, as admission sees it."""
 
     session: str
@@ -55,10 +69,11 @@ class Candidate:
 
 
 class ActiveSet:
-    """The active sessions. Everything is decided in update, once per step."""
+    """The active sessions. Everything is decided in update."""
 
     def __init__(
         self,
+        preset: Preset,
         pool_blocks: int,
         time_to_reuse: Callable[[str, float], float],
         recompute_s: Callable[[str], float],
@@ -73,58 +88,49 @@ class ActiveSet:
         """Sessions parked for another's sake, and because the active ones had outgrown the pool."""
         self.on_parked: Callable[[str, str, str], None] = lambda session, why, for_whom: None
         """Called when a session that was active is parked: "displaced" for whom, or "left"."""
+        self._preset = preset
         self._time_to_reuse, self._recompute_s = time_to_reuse, recompute_s
         self._slack = int(SLACK * pool_blocks)
         self._active: set[str] = set()
+        self._room = Room(pool_blocks, ())
 
     def __contains__(self, session: str) -> bool:
         return session in self._active
+
+    def __len__(self) -> int:
+        return len(self._active)
 
     def forget(self, session: str) -> None:
         """The session has ended, or the table has dropped it."""
         self._active.discard(session)
 
     def update(
-        self,
-        now: float,
-        waiting: Collection[Candidate],
-        running: set[str],
-        room: Callable[[], int],
-        holders: AbstractSet[str],
+        self, now: float, waiting: Collection[Candidate], running: set[str], room: Room
     ) -> None:
-        """Decides who is active in this step.
+        """Decides who is active from now on.
 
         waiting: one candidate per session.
-        holders: sessions that hold free blocks; of the others only those that are here count.
-        room: blocks that are free and not held for an active session, less what running requests
-        still need; asked again after each displacement.
+        room: with nobody active yet, less what running requests still need. Of the sessions that
+        are away only those that own a free block stay active.
         """
-        self._active &= holders | {c.session for c in waiting}
-        self._active |= running | {c.session for c in waiting if c.must_run}
         here = running | {c.session for c in waiting}
+        self._room = room
+        self._active = {s for s in self._active if s in here or room.has(s)}
+        self._active |= running | {c.session for c in waiting if c.must_run}
+        for session in self._active:
+            room.enters(session)
         away = self._away(now, here)
         entering = [c for c in waiting if c.session in self._active]
-        self.is_pressed = room() < self._slack + sum(c.missing_blocks for c in waiting)
-        needed = self._park(entering, away, running, room)
+        self.is_pressed = room.blocks < self._slack + sum(c.missing_blocks for c in waiting)
+        needed = self._park(entering, away, running)
         parked = [c for c in waiting if c.session not in self._active]
-        parked.sort(key=lambda c: c.missing_blocks - AGEING_BLOCKS_PER_S * c.waited_s)
-        full_payback = PAYBACK if running or entering else PAYBACK_WHEN_IDLE
-        for candidate in parked:
-            payback = full_payback * max(0.0, 1.0 - candidate.waited_s / PATIENCE_S)
-            alone = not self._active
-            self._active.add(candidate.session)  # room now counts what it holds already
-            needed += candidate.missing_blocks
-            if not alone and not self._displace(candidate, needed, away, room, payback):
-                self._active.discard(candidate.session)
-                break
+        self._enter(parked, needed, away, is_busy=bool(running or entering))
         self.parked = len(here - self._active)
 
+    # ---- steps ----------------------------------------------------------------------------------
+
     def _park(
-        self,
-        entering: list[Candidate],
-        away: list[tuple[float, str]],
-        running: set[str],
-        room: Callable[[], int],
+        self, entering: list[Candidate], away: list[tuple[float, str]], running: set[str]
     ) -> int:
         """Where the active sessions have outgrown the pool, parks some until the rest fits.
 
@@ -134,29 +140,44 @@ class ActiveSet:
         """
         needed = self._slack + sum(c.missing_blocks for c in entering)
         for _, session in away:
-            if room() >= needed:
+            if self._room.blocks >= needed:
                 return needed
-            self._leave(session)
+            self._outgrown(session)
         for candidate in sorted(entering, key=lambda c: -c.missing_blocks):
-            if room() >= needed or len(self._active) == 1:
+            if self._room.blocks >= needed or len(self._active) == 1:
                 break
             if not candidate.must_run and candidate.session not in running:
-                self._leave(candidate.session)
+                self._outgrown(candidate.session)
                 needed -= candidate.missing_blocks
         return needed
 
-    def _leave(self, session: str) -> None:
-        self._active.discard(session)
+    def _outgrown(self, session: str) -> None:
+        self._leaves(session)
         self.left += 1
         self.on_parked(session, "left", "")
 
-    def _displace(
+    def _enter(
         self,
-        candidate: Candidate,
+        parked: list[Candidate],
         needed: int,
         away: list[tuple[float, str]],
-        room: Callable[[], int],
-        payback: float,
+        is_busy: bool,
+    ) -> None:
+        """Lets parked sessions in, one by one in the order of entry, while there is room."""
+        preset = self._preset
+        full_payback = preset.payback if is_busy else preset.payback_when_idle
+        parked.sort(key=lambda c: c.missing_blocks - preset.ageing_blocks_per_s * c.waited_s)
+        for candidate in parked:
+            payback = full_payback * max(0.0, 1.0 - candidate.waited_s / preset.patience_s)
+            alone = not self._active
+            self._enters(candidate.session)  # room now counts what it holds already
+            needed += candidate.missing_blocks
+            if not alone and not self._displace(candidate, needed, away, payback):
+                self._leaves(candidate.session)
+                return
+
+    def _displace(
+        self, candidate: Candidate, needed: int, away: list[tuple[float, str]], payback: float
     ) -> bool:
         """Parks sessions that are away until there is room, or until only the one that enters is
         left: it may need all of the pool.
@@ -164,34 +185,31 @@ class ActiveSet:
         False where even all that pay are too few. Then none is parked, unless patience has ended
         (payback 0): those stay parked, so that the room adds up.
         """
-        chosen = [
-            session
-            for wait_s, session in away
-            if session in self._active and wait_s >= payback * self._recompute_s(session)
-        ]
-        if room() >= needed:
-            return True
-        self._active.difference_update(chosen)
-        if room() < needed and len(self._active) > 1:
-            if payback > 0:
-                self._active.update(chosen)
-            else:
-                self._tell_displaced(chosen, candidate)
-            return False
-        for session in reversed(chosen):  # those that need not go after all, the soonest back first
-            self._active.add(session)
-            if room() < needed:
-                self._active.discard(session)
+        chosen: list[str] = []
+        for wait_s, session in away:
+            if self._room.blocks >= needed:
                 break
-        displaced = [session for session in chosen if session not in self._active]
-        self.displaced += len(displaced)
-        self._tell_displaced(displaced, candidate)
-        return True
-
-    def _tell_displaced(self, displaced: list[str], candidate: Candidate) -> None:
-        for session in displaced:
+            if session in self._active and wait_s >= payback * self._recompute_s(session):
+                self._leaves(session)
+                chosen.append(session)
+        fits = self._room.blocks >= needed or len(self._active) == 1
+        if not fits and payback > 0:
+            for session in chosen:
+                self._enters(session)
+            return False
+        self.displaced += len(chosen)
+        for session in chosen:
             self.on_parked(session, "displaced", candidate.session)
+        return fits
 
     def _away(self, now: float, here: set[str]) -> list[tuple[float, str]]:
         """Active sessions without a request here, the one that is away longest first."""
         return sorted(((self._time_to_reuse(s, now), s) for s in self._active - here), reverse=True)
+
+    def _enters(self, session: str) -> None:
+        self._active.add(session)
+        self._room.enters(session)
+
+    def _leaves(self, session: str) -> None:
+        self._active.discard(session)
+        self._room.leaves(session)

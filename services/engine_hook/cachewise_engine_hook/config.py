@@ -67,6 +67,9 @@ class Config:
     event_queue_size: int = 10_000
     """Events that wait for the predictor; the oldest is dropped first, and counted."""
 
+    preset: str = "throughput"
+    """throughput: the shortest mean session time. fair: the shortest longest wait, longer mean."""
+
     fallback: bool = False
     """On a vLLM that the self-check refuses: run as stock vLLM instead of not starting."""
 
@@ -84,6 +87,8 @@ class Config:
         for name in ("claim_share", "trace_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must be from 0 to 1, not {getattr(self, name)!r}")
+        if self.preset not in ("throughput", "fair"):
+            raise ConfigError(f"preset must be throughput or fair, not {self.preset!r}")
         if self.predictor and not _is_host_and_port(self.predictor):
             raise ConfigError(f"predictor must be host:port, not {self.predictor!r}")
         if not 0 <= self.metrics_port <= 65_535:

@@ -64,7 +64,7 @@ class DecisionTrace:
         waiting: Collection[Candidate],
         inside: AbstractSet[str],
         is_active: Callable[[str], bool],
-        room: Callable[[], int],
+        room_blocks: int,
     ) -> None:
         """What admission has decided of the sessions that wait. inside: see waiting_inside."""
         here = [c for c in waiting if self.wants(c.session)]
@@ -72,9 +72,9 @@ class DecisionTrace:
         for candidate in here:
             session = candidate.session
             if session in parked and session not in self._parked:
-                missing, free = candidate.missing_blocks, room()
-                self.note(now, session, "parked", missing_blocks=missing, room_blocks=free)
+                missing = candidate.missing_blocks
+                self.note(now, session, "parked", missing_blocks=missing, room_blocks=room_blocks)
             elif session not in parked and session not in inside:
-                waited_s, free = candidate.waited_s, room()
-                self.note(now, session, "entered", waited_s=waited_s, room_blocks=free)
+                waited_s = candidate.waited_s
+                self.note(now, session, "entered", waited_s=waited_s, room_blocks=room_blocks)
         self._parked = parked

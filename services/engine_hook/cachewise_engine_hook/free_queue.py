@@ -24,6 +24,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
+from cachewise_engine_hook.room import Room
 from cachewise_engine_hook.sessions import anonymous_owner, everybodys_owner, is_everybodys
 
 MAX_OWNERS = 16
@@ -114,24 +115,16 @@ class PredictiveFreeQueue:
                 claimed = known[id(group)] = self._group_with(group, owner)
             self._group_of[block.block_id] = claimed
 
-    def owners(self) -> set[str]:
-        """Whoever owns a free block with content."""
-        return {o for group in self._groups.values() if group.blocks for o in group.owners}
-
     def block_counts(self) -> dict[str, int]:
         """Blocks in use, free with content, and free without; safe to ask from another thread."""
         cached = sum(len(g.blocks) for g in list(self._groups.values()))
         free = self.num_free_blocks
         return {"used": len(self._group_of) - free, "cached": cached, "free": free - cached}
 
-    def room(self, is_active: Callable[[str], bool]) -> int:
-        """Free blocks that no active owner is held by: what may be handed out without harm."""
-        held = sum(
-            len(group.blocks)
-            for group in self._groups.values()
-            if any(map(is_active, group.owners))
-        )
-        return self.num_free_blocks - held
+    def room(self) -> Room:
+        """All free blocks, and whose they are; nobody is active yet."""
+        groups = self._groups.values()
+        return Room(self.num_free_blocks, ((g.owners, len(g.blocks)) for g in groups if g.blocks))
 
     # ---- vLLM's interface -----------------------------------------------------------------------
 

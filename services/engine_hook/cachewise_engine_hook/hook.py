@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from cachewise_engine_hook.admission import OUTPUT_TOKENS, ActiveSet, Candidate
+from cachewise_engine_hook.admission import OUTPUT_TOKENS, PRESETS, ActiveSet, Candidate
 from cachewise_engine_hook.claimed_blocks import ClaimableBlock
 from cachewise_engine_hook.claims import Asked, Ended
 from cachewise_engine_hook.config import Config
@@ -64,7 +64,8 @@ class EngineHook:
         self.sessions, self.free_queue, self.waiting_queue = sessions, free_queue, waiting_queue
         self.link = link
         self.claims = Retention(config, free_queue, pool_blocks, block_size, sessions.time_to_reuse)
-        self.active = ActiveSet(pool_blocks, self._away_s, self._recompute_s)
+        preset = PRESETS[config.preset]
+        self.active = ActiveSet(preset, pool_blocks, self._away_s, self._recompute_s)
         self.active.on_parked = self._parked
         self.trace = DecisionTrace(config.trace_share) if config.trace_share else None
         if self.trace is not None:
@@ -171,12 +172,10 @@ class EngineHook:
     # ---- steps ----------------------------------------------------------------------------------
 
     def _decide_who_is_active(self, now: float, running: list[Request]) -> None:
-        growth = sum(map(self._blocks_to_come, running))
         is_active = self.active.__contains__
-
-        def room() -> int:
-            return self.free_queue.room(is_active) + self.claims.room(is_active) - growth
-
+        room = self.free_queue.room()
+        room.blocks -= sum(map(self._blocks_to_come, running))
+        self.claims.add_room(room)
         waiting: dict[str, Candidate] = {}
         for request, missing, waited_s in self.waiting_queue.waiting():
             if (key := self._session_of.get(request.request_id)) is not None:
@@ -191,10 +190,9 @@ class EngineHook:
             waiting.values(),
             {key for r in running if (key := self._session_of.get(r.request_id)) is not None},
             room,
-            self.free_queue.owners() | self.claims.sessions(),
         )
         if self.trace is not None:
-            self.trace.admission(now, waiting.values(), inside, is_active, room)
+            self.trace.admission(now, waiting.values(), inside, is_active, room.blocks)
         self.waiting_queue.in_arrival_order = not self.active.is_pressed
 
     def _is_eligible(self, request: Request) -> bool:

@@ -22,6 +22,7 @@ from cachewise_engine_hook.claimed_blocks import ClaimableBlock, ClaimedFreeQueu
 from cachewise_engine_hook.claims import Ask, Claim, ClaimBook, ClaimLimits, Ended, seconds_asked
 from cachewise_engine_hook.config import Config
 from cachewise_engine_hook.free_queue import PredictiveFreeQueue
+from cachewise_engine_hook.room import Room
 
 RETAIN_KEY = "cachewise_retain_s"
 _BLOCKS_PER_STEP = 4_096
@@ -148,13 +149,10 @@ class Retention:
     def __contains__(self, session: str) -> bool:
         return session in self.book
 
-    def sessions(self) -> set[str]:
-        """Those that have a claim."""
-        return {claim.session for claim in self.book.live()}
-
-    def room(self, is_active: Callable[[str], bool]) -> int:
-        """Blocks of claims whose session is not active: they will be broken."""
-        return sum(c.blocks for c in self.book.live() if not is_active(c.session))
+    def add_room(self, room: Room) -> None:
+        """Blocks of claims: room while their session is not active, for then they are broken."""
+        for claim in self.book.live():
+            room.add(claim.session, claim.blocks)
 
     # ---- steps ----------------------------------------------------------------------------------
 

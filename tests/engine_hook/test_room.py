@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from cachewise_engine_hook.room import Room
+from hypothesis import given
+from hypothesis import strategies as st
+
+sessions = st.sampled_from("abcd")
+holdings = st.lists(st.tuples(st.frozensets(sessions, min_size=1), st.integers(1, 9)), max_size=8)
+
+
+@given(holdings, st.lists(st.tuples(sessions, st.booleans()), max_size=12))
+def test_room_is_what_no_active_session_owns(
+    held: list[tuple[frozenset[str], int]], moves: list[tuple[str, bool]]
+) -> None:
+    room, active = Room(100, held), set[str]()
+    for session, enters in moves:
+        if enters and session not in active:
+            active.add(session)
+            room.enters(session)
+        elif not enters and session in active:
+            active.remove(session)
+            room.leaves(session)
+        assert room.blocks == 100 - sum(n for owners, n in held if owners & active)
+    assert all(room.has(s) == any(s in owners for owners, _ in held) for s in "abcd")
+
+
+def test_claimed_blocks_are_room_until_their_session_is_active() -> None:
+    room = Room(10, [(frozenset("a"), 4)])
+    room.add("a", 5)
+    assert room.blocks == 15
+    room.enters("a")
+    assert room.blocks == 6

@@ -10,14 +10,16 @@ Hardware is a TOML file with the fields below; presets lie in hardware/.
 
 from __future__ import annotations
 
+import math
 import tomllib
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
-from cachewise_bench.workload import WorkloadError
+from cachewise_bench.workload import Session, WorkloadError
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,33 @@ class Hardware:
     decode_ms_per_context_token: float
     prefill_ms_per_token_and_context_token: float
     host_ms: float
-    swap_in_s_per_100k_tokens: float = 0.25
-    """From the CPU tier, over PCIe."""
+    pcie_gb_per_s: float = 25.0
+    """Between the cards and host memory, each way, all cards together; by default what one PCIe 4.0
+    x16 link gives."""
 
     def __post_init__(self) -> None:
+        for name in ("kv_bytes_per_token", "pool_blocks", "block_size"):
+            self._check(name, int, "a whole number", least=1)
+        for name in (
+            "decode_ms_per_context_token",
+            "prefill_ms_per_token_and_context_token",
+            "host_ms",
+        ):
+            self._check(name, (int, float), "a number", least=0)
+        self._check("pcie_gb_per_s", (int, float), "a number", least=1e-3)
+        self._check_steps()
+
+    def _check(
+        self, name: str, kind: type[int] | tuple[type, ...], what: str, least: float
+    ) -> None:
+        value: Any = getattr(self, name)
+        fits = isinstance(value, kind) and not isinstance(value, bool)
+        if not fits or not least <= value < math.inf:
+            raise WorkloadError(
+                f"{self.name}: {name} must be {what} of {least} or more, not {value!r}"
+            )
+
+    def _check_steps(self) -> None:
         knots = self.step_tokens
         if len(knots) != len(self.step_ms) or len(knots) < 2:
             raise WorkloadError(
@@ -94,8 +119,20 @@ class Hardware:
             self.step_seconds([(min(chunk, tokens - at), min(at + chunk, tokens))]) for at in chunks
         )
 
-    def swap_in_seconds(self, tokens: int) -> float:
-        return self.swap_in_s_per_100k_tokens * tokens / 100_000
+    def transfer_seconds(self, blocks: int) -> float:
+        """Time to copy blocks between the cards and host memory, one way."""
+        return blocks * self.block_size * self.kv_bytes_per_token / (self.pcie_gb_per_s * 1e9)
+
+    def check_holds(self, sessions: Sequence[Session]) -> None:
+        """Raises WorkloadError naming the first session that the pool cannot hold."""
+        for session in sessions:
+            tokens = max(turn.prompt_tokens + turn.output_tokens for turn in session.turns)
+            blocks = -(-tokens // self.block_size) + 1
+            if blocks >= self.pool_blocks:
+                raise WorkloadError(
+                    f"session {session.name} needs {blocks:,} blocks and the pool of {self.name} "
+                    f"has {self.pool_blocks:,}: lower --context-cap or take larger hardware"
+                )
 
     def _dense_ms(self, tokens: float) -> float:
         """Linear between the knots, constant below the first, in proportion beyond the last."""

@@ -67,6 +67,7 @@ class Outcome:
     computed_tokens: int
     evicted_blocks: int
     refilled_blocks: int
+    loaded_blocks: int
     steps: int
     scheduler_cpu_s: float
 
@@ -79,6 +80,8 @@ class Replay:
     policy: Policy
     hardware: Hardware
     chunk: int = 512
+    offload_gib: float = 0.0
+    """Host memory for evicted blocks."""
     progress: Callable[[int, int], None] = lambda done, total: None
     """Called with (turns done, turns in all)."""
     _due: list[tuple[float, int]] = field(default_factory=list)
@@ -86,7 +89,9 @@ class Replay:
     _records: list[RequestRecord] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._check_that_sessions_fit()
+        if not self.sessions:
+            raise WorkloadError("no sessions to replay")
+        self.hardware.check_holds(self.sessions)
         policy, scheduler = self.policy, self._scheduler()
         self.engine = VirtualEngine(scheduler, self.hardware)
         policy.attach(self.engine)
@@ -113,7 +118,7 @@ class Replay:
 
     def _admit_arrivals(self) -> None:
         engine = self.engine
-        if not self._live and self._due:
+        if not self._live and self._due and not engine.is_copying:
             engine.now = max(engine.now, self._due[0][0])
         while self._due and self._due[0][0] <= engine.now:
             arrived_s, index = heapq.heappop(self._due)
@@ -184,6 +189,7 @@ class Replay:
             engine.computed_tokens,
             engine.evicted_blocks,
             engine.refilled_blocks,
+            engine.loaded_blocks,
             engine.steps,
             engine.scheduler_cpu_s,
         )
@@ -196,19 +202,8 @@ class Replay:
             self.chunk,
             policy.long_prefill_threshold,
             settings=policy.settings(),
+            offload_gib=self.offload_gib,
         )
-
-    def _check_that_sessions_fit(self) -> None:
-        if not self.sessions:
-            raise WorkloadError("no sessions to replay")
-        for session in self.sessions:
-            tokens = max(_context(turn) for turn in session.turns)
-            blocks = -(-tokens // self.hardware.block_size) + 1
-            if blocks >= self.hardware.pool_blocks:
-                raise WorkloadError(
-                    f"session {session.name} needs {blocks:,} blocks and the pool has "
-                    f"{self.hardware.pool_blocks:,}: lower --context-cap or take larger hardware"
-                )
 
 
 def _context(turn: Turn) -> int:

@@ -7,53 +7,25 @@ here reads a clock but to measure the scheduler's own CPU time.
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from cachewise_bench.cost_model import Hardware
+# Before vLLM, whose environment it sets.
+from cachewise_bench import bare_scheduler  # isort: skip
+import torch
+from vllm.config import KVTransferConfig
+from vllm.sampling_params import SamplingParams
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-# vLLM reads its environment when it is imported.
-import torch  # noqa: E402
-from vllm.config import (  # noqa: E402
-    CacheConfig,
-    DeviceConfig,
-    ModelConfig,
-    ParallelConfig,
-    SchedulerConfig,
-    VllmConfig,
-)
-from vllm.sampling_params import SamplingParams  # noqa: E402
-from vllm.v1.kv_cache_interface import (  # noqa: E402
-    FullAttentionSpec,
-    KVCacheConfig,
-    KVCacheGroupSpec,
-)
-from vllm.v1.outputs import ModelRunnerOutput  # noqa: E402
-from vllm.v1.request import Request  # noqa: E402
-from vllm.v1.structured_output import StructuredOutputManager  # noqa: E402
+from cachewise_bench.cost_model import Hardware
+from cachewise_bench.offload import HostLink
 
 MAX_CONTEXT_TOKENS = 1 << 20
-_MODEL = {
-    "architectures": ["Qwen2ForCausalLM"],
-    "model_type": "qwen2",
-    "hidden_size": 64,
-    "intermediate_size": 64,
-    "num_attention_heads": 2,
-    "num_hidden_layers": 1,
-    "num_key_value_heads": 1,
-    "vocab_size": 256,
-    "max_position_embeddings": 32768,
-    "torch_dtype": "float32",
-}
 
 
 @dataclass(frozen=True)
@@ -75,45 +47,51 @@ def make_scheduler(
     long_prefill_threshold: int = 0,
     max_num_seqs: int = 256,
     settings: dict[str, object] | None = None,
+    offload_gib: float = 0.0,
 ) -> Any:
-    """A scheduler of the class over the hardware's pool; settings: the `cachewise` section."""
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(json.dumps(_MODEL))
-        config = VllmConfig(
-            model_config=ModelConfig(
-                model=folder, skip_tokenizer_init=True, dtype="float32", max_model_len=32768
-            ),
-            scheduler_config=SchedulerConfig(
-                max_num_seqs=max_num_seqs,
-                max_num_batched_tokens=chunk,
-                max_model_len=32768,
-                enable_chunked_prefill=True,
-                async_scheduling=False,
-                is_encoder_decoder=False,
-                long_prefill_token_threshold=long_prefill_threshold,
-            ),
-            cache_config=CacheConfig(block_size=hardware.block_size, enable_prefix_caching=True),
-            parallel_config=ParallelConfig(),
-            device_config=DeviceConfig(device="cpu"),
-            additional_config={"cachewise": settings or {}},
-        )
-    config.cache_config.num_gpu_blocks = hardware.pool_blocks
-    spec = FullAttentionSpec(
-        block_size=hardware.block_size, num_kv_heads=1, head_size=1, dtype=torch.float32
-    )
-    scheduler = scheduler_class(
-        vllm_config=config,
-        kv_cache_config=KVCacheConfig(
-            num_blocks=hardware.pool_blocks,
-            kv_cache_tensors=[],
-            kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
-        ),
-        structured_output_manager=StructuredOutputManager(config),
+    """A scheduler of the class over the hardware's pool; settings: the `cachewise` section.
+
+    offload_gib: host memory for vLLM's own CPU offloading; 0: none.
+    """
+    scheduler = bare_scheduler.make_scheduler(
+        scheduler_class,
+        num_blocks=hardware.pool_blocks,
         block_size=hardware.block_size,
-        log_stats=False,
+        step_tokens=chunk,
+        settings=settings or {},
+        scheduling={
+            "max_num_seqs": max_num_seqs,
+            "long_prefill_token_threshold": long_prefill_threshold,
+        },
+        groups=[_kv_cache_group(hardware)],
+        **_offloading(offload_gib),
     )
     scheduler.max_model_len = scheduler.kv_cache_manager.max_model_len = MAX_CONTEXT_TOKENS
     return scheduler
+
+
+def _kv_cache_group(hardware: Hardware) -> KVCacheGroupSpec:
+    """One layer whose blocks are as large as all of the model's layers together."""
+    keys_and_values = 2
+    spec = FullAttentionSpec(
+        block_size=hardware.block_size,
+        num_kv_heads=1,
+        head_size=hardware.kv_bytes_per_token // keys_and_values,
+        dtype=torch.int8,
+    )
+    return KVCacheGroupSpec(["layer"], spec)
+
+
+def _offloading(gib: float) -> dict[str, KVTransferConfig]:
+    """What vLLM makes of --kv-offloading-size."""
+    if not gib:
+        return {}
+    transfer = KVTransferConfig(
+        kv_connector="OffloadingConnector",
+        kv_role="kv_both",
+        kv_connector_extra_config={"cpu_bytes_to_use": gib * 2**30},
+    )
+    return {"kv_transfer_config": transfer}
 
 
 def make_request(name: str, prompt: Prompt, block_size: int, arrived_at: float) -> Any:
@@ -151,16 +129,26 @@ class VirtualEngine:
         self.computed_tokens = 0
         self.evicted_blocks = self.refilled_blocks = 0
         self._evicted: set[bytes] = set()
+        self._link = HostLink(hardware) if scheduler.connector is not None else None
         self._count_evictions()
 
     def add(self, request: Any) -> None:
         self.scheduler.add_request(request)
 
+    @property
+    def loaded_blocks(self) -> int:
+        """Blocks that came back from the CPU offload tier."""
+        return self._link.loaded_blocks if self._link else 0
+
+    @property
+    def is_copying(self) -> bool:
+        return self._link is not None and self._link.next_end < math.inf
+
     def step(self, idle_until: float) -> tuple[dict[Any, int], list[Any], list[Any]]:
         """One step: (admitted requests with their hit tokens, those that got their first token,
         those that finished).
 
-        With nothing to schedule the clock goes to idle_until.
+        With nothing to schedule the clock goes to idle_until, or to the end of the next copy.
         """
         started = perf_counter()
         plan = self.scheduler.schedule()
@@ -171,6 +159,9 @@ class VirtualEngine:
             self.scheduler.requests[r.req_id]: r.num_computed_tokens
             for r in plan.scheduled_new_reqs
         }
+        if self._link is not None:
+            self.now = self._link.begin_step(plan.kv_connector_metadata, self.now)
+            idle_until = min(idle_until, self._link.next_end)
         if requests:
             work = [(counts[r.request_id], r.num_computed_tokens) for r in requests]
             self.now += self.hardware.step_seconds(work)
@@ -190,6 +181,7 @@ class VirtualEngine:
             sampled_token_ids=[[1] if _samples(r) else [] for r in requests],
             prompt_logprobs_dict={},
             pooler_output=[],
+            kv_connector_output=self._link.end_step(self.now) if self._link else None,
         )
         started = perf_counter()
         self.scheduler.update_from_output(plan, output)

@@ -1,6 +1,7 @@
 """What learned policies may learn from: the training sessions, and what is fitted to them, once.
 
-A wait counts when the session came back: the last turn of a session ends without one.
+A wait counts when the session came back: the last turn of a session ends without one. Waits at the
+log's clip are censored.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import numpy as np
 from cachewise_predictor import events
 from cachewise_predictor.events import Interval, SessionKey, Wait
 from cachewise_predictor.model import Model
+from cachewise_predictor.train import build
 from cachewise_proto.redaction import MAX_RAW_CHARS, redact
 from numpy.typing import NDArray
 
 from cachewise_bench.policies.clusters import ClusterCurves
-from cachewise_bench.workload import Session, Turn
+from cachewise_bench.workload import MAX_WAIT_S, Session, Turn
 
 TENANT = "bench"
 
@@ -51,17 +53,19 @@ class Training:
 
     @cached_property
     def model(self) -> Model:
-        """The product's model."""
-        return Model().learn(
-            Interval(
-                SessionKey(TENANT, session.name),
-                "",
-                Wait.TOOL if turn.tool_calls else Wait.HUMAN,
-                calls_as_sent(turn),
-                turn.wait_s,
-                True,
-            )
-            for session, turn in self._returns()
+        """The product's model, trained as `cachewise-predictor train` does."""
+        return build(
+            [
+                Interval(
+                    SessionKey(TENANT, session.name),
+                    "",
+                    Wait.TOOL if turn.tool_calls else Wait.HUMAN,
+                    calls_as_sent(turn),
+                    turn.wait_s,
+                    turn.wait_s < MAX_WAIT_S,
+                )
+                for session, turn in self._returns()
+            ]
         )
 
     def clusters(self, count: int) -> ClusterCurves:

@@ -176,9 +176,11 @@ class CacheWiseScheduler(Scheduler):
     def _tokens_per_block(self) -> int:
         """By how many tokens a long context grows per block of the pool, which all groups share."""
         managers = self.kv_cache_manager.coordinator.single_type_managers
-        growing = [m.block_size for m in managers if isinstance(m.kv_cache_spec, FullAttentionSpec)]
-        tokens = math.lcm(*growing, self.block_size)
-        return tokens // sum(tokens // size for size in growing or [self.block_size])
+        growing: list[int] = [
+            m.block_size for m in managers if isinstance(m.kv_cache_spec, FullAttentionSpec)
+        ] or [int(self.block_size)]
+        tokens = math.lcm(*growing)
+        return tokens // sum(tokens // size for size in growing)
 
     def _resident_tokens(self, request: Any) -> int:
         """Of the request's prefix; looking counts no hit and touches nothing.

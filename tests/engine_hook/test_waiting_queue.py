@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 from cachewise_engine_hook.check import replacement_problems
-from cachewise_engine_hook.waiting_queue import PrefixAwareQueue
+from cachewise_engine_hook.waiting_queue import LOOKED_UP_PER_STEP, PrefixAwareQueue
 from hypothesis import given
 from hypothesis import strategies as st
 from vllm.v1.core.sched.request_queue import RequestQueue
@@ -109,17 +109,45 @@ def test_removed_requests_are_gone_and_unknown_ones_are_no_error() -> None:
     assert drain(queue) == ["b"] and not queue and len(queue) == 0
 
 
-def test_missing_blocks_are_looked_up_once_per_step_and_request() -> None:
+def counted_queue(size: int) -> tuple[PrefixAwareQueue[Waiting], list[str], list[Waiting]]:
     asked: list[str] = []
     queue: PrefixAwareQueue[Waiting] = PrefixAwareQueue(
         lambda r: asked.append(r.request_id) or r.missing, 1000, 1e9
     )
-    for name in "abc":
-        queue.add_request(Waiting(name))
-    queue.begin_step(0.0)
+    requests = [Waiting(f"{i:03d}", missing=5) for i in range(size)]
+    for request in requests:
+        queue.add_request(request)
+    return queue, asked, requests
+
+
+def test_missing_blocks_are_looked_up_when_asked_for_and_then_remembered() -> None:
+    queue, asked, _ = counted_queue(3)
     for _ in range(5):
         queue.peek_request()
-    assert sorted(asked) == ["a", "b", "c"]
+    assert sorted(asked) == ["000", "001", "002"]
+
+
+def test_a_request_whose_session_lost_blocks_is_looked_up_again() -> None:
+    queue, asked, requests = counted_queue(3)
+    assert queue.peek_request() is requests[0]
+    requests[2].missing = 1
+    asked.clear()
+    queue.look_up_again(["002", "unknown"])
+    assert queue.peek_request() is requests[2] and asked == ["002"]
+    queue.look_up_all_again()
+    assert queue.peek_request() is requests[2] and sorted(asked) == ["000", "001", "002", "002"]
+
+
+def test_whatever_changes_is_noticed_in_turns_a_few_requests_per_step() -> None:
+    queue, asked, requests = counted_queue(100)
+    queue.peek_request()
+    requests[77].missing = 1
+    asked.clear()
+    steps = 0
+    while queue.peek_request() is not requests[77]:
+        queue.begin_step(0.0)
+        steps += 1
+    assert steps <= 2 * 100 / LOOKED_UP_PER_STEP and len(asked) <= LOOKED_UP_PER_STEP * steps
 
 
 def test_it_has_every_method_of_vllms_queue() -> None:

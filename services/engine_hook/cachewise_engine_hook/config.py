@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, get_type_hints
 
+MODES = ("observe", "order", "full")
 ENVIRONMENT_PREFIX = "CACHEWISE_"
 
 
@@ -67,6 +68,10 @@ class Config:
     event_queue_size: int = 10_000
     """Events that wait for the predictor; the oldest is dropped first, and counted."""
 
+    mode: str = "full"
+    """observe: decide, act on nothing, report the difference. order: the prefix-aware waiting queue
+    alone, no predictor needed. full: everything."""
+
     preset: str = "throughput"
     """throughput: the shortest mean session time. fair: the shortest longest wait, longer mean."""
 
@@ -87,8 +92,11 @@ class Config:
         for name in ("claim_share", "trace_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must be from 0 to 1, not {getattr(self, name)!r}")
-        if self.preset not in ("throughput", "fair"):
-            raise ConfigError(f"preset must be throughput or fair, not {self.preset!r}")
+        for name, known in (("mode", MODES), ("preset", ("throughput", "fair"))):
+            if getattr(self, name) not in known:
+                raise ConfigError(
+                    f"{name} must be {' or '.join(known)}, not {getattr(self, name)!r}"
+                )
         if self.predictor and not _is_host_and_port(self.predictor):
             raise ConfigError(f"predictor must be host:port, not {self.predictor!r}")
         if not 0 <= self.metrics_port <= 65_535:

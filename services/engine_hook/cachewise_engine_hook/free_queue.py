@@ -89,6 +89,7 @@ class PredictiveFreeQueue:
         self.reuse = reuse
         self.on_evicted: Callable[[frozenset[str], int, str], None] | None = None
         """Called with owners, blocks and the order, "forecast" or "stock", that chose them."""
+        self._losers: set[frozenset[str]] = set()
         self._now = 0.0
         self._head: Block = _End()
         self._tail: Block = _End()
@@ -114,6 +115,11 @@ class PredictiveFreeQueue:
             if (claimed := known.get(id(group))) is None:
                 claimed = known[id(group)] = self._group_with(group, owner)
             self._group_of[block.block_id] = claimed
+
+    def take_losers(self) -> set[frozenset[str]]:
+        """The owners whose blocks have been handed out since this was last asked."""
+        losers, self._losers = self._losers, set()
+        return losers
 
     def block_counts(self) -> dict[str, int]:
         """Blocks in use, free with content, and free without; safe to ask from another thread."""
@@ -208,6 +214,7 @@ class PredictiveFreeQueue:
         ranking = self._ranked()
         while len(taken) < n and ranking:
             group, before = ranking[-1], len(taken)
+            self._losers.add(group.owners)
             while len(taken) < n and group.blocks:
                 _, block = group.blocks.popitem(last=False)
                 self.evicted_by_forecast += block.block_hash is not None
@@ -227,7 +234,8 @@ class PredictiveFreeQueue:
             assert block is not None
             self.evicted_in_stock_order += block.block_hash is not None
             group = self._group_of[block.block_id]
-            if self.on_evicted is not None and group is not None:
+            if group is not None:
+                self._losers.add(group.owners)
                 taken_of[group.owners] += 1
             taken.append(self._take(block))
         if self.on_evicted is not None:

@@ -12,7 +12,10 @@ waiting_queue.py and free_queue.py say.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from cachewise_engine_hook.admission import OUTPUT_TOKENS, PRESETS, ActiveSet, Candidate
@@ -22,11 +25,21 @@ from cachewise_engine_hook.config import Config
 from cachewise_engine_hook.decisions import DecisionTrace
 from cachewise_engine_hook.forecasts import ForecastLink
 from cachewise_engine_hook.free_queue import PredictiveFreeQueue
+from cachewise_engine_hook.guard import Guard
 from cachewise_engine_hook.identity import hash_session
 from cachewise_engine_hook.metrics import Counts
 from cachewise_engine_hook.retention import RetainedRequest, Retention
-from cachewise_engine_hook.sessions import ForecastUpdate, Session, SessionTable, anonymous_owner
+from cachewise_engine_hook.sessions import (
+    ForecastUpdate,
+    Session,
+    SessionTable,
+    anonymous_owner,
+    is_everybodys,
+)
 from cachewise_engine_hook.waiting_queue import PrefixAwareQueue, WaitingRequest
+
+DECIDE_EVERY_S = 0.1
+"""Who is active is decided anew when a request has come or gone, and else this often."""
 
 PARKED_S = 1e9
 """Added to the remaining wait of a parked session: its blocks go before any active one's."""
@@ -63,20 +76,31 @@ class EngineHook:
         self.counts = Counts()
         self.sessions, self.free_queue, self.waiting_queue = sessions, free_queue, waiting_queue
         self.link = link
-        self.claims = Retention(config, free_queue, pool_blocks, block_size, sessions.time_to_reuse)
+        self.mode = config.mode
+        self.guard = Guard(pool_blocks)
+        self.observed: Counter[str] = Counter()
+        """In mode observe: what would have gone otherwise."""
+        if self.mode == "observe":
+            config = replace(config, claim_share=0.0)
+        self.claims = Retention(config, free_queue, pool_blocks, block_size, self._wait_s)
         preset = PRESETS[config.preset]
         self.active = ActiveSet(preset, pool_blocks, self._away_s, self._recompute_s)
         self.active.on_parked = self._parked
         self.trace = DecisionTrace(config.trace_share) if config.trace_share else None
-        if self.trace is not None:
-            free_queue.on_evicted = self._trace_eviction
+        if self.trace is not None or self.mode == "observe":
+            free_queue.on_evicted = self._evicted
         self._id_key, self._block_size = config.id_key, block_size
         self._session_of: dict[str, str] = {}
         """Session key of each request in the engine that has one."""
+        self._requests_of: dict[str, set[str]] = {}
+        """The same the other way round."""
+        self._decided_at = -math.inf
         self._running: Iterable[Request] = ()
         self._step_began_at, self._step_tokens = 0.0, 0
         self._seconds_per_token = _FIRST_SECONDS_PER_TOKEN
-        waiting_queue.is_eligible = self._is_eligible
+        waiting_queue.in_arrival_order = True
+        if self.mode == "full":
+            waiting_queue.is_eligible = self._is_eligible
 
     def request_arrived(self, request: Request, now: float) -> None:
         self.waiting_queue.now = now
@@ -84,12 +108,15 @@ class EngineHook:
             return
         key = hash_session(request.session_id, self._id_key)
         self._session_of[request.request_id] = key
+        self._requests_of.setdefault(key, set()).add(request.request_id)
+        self._decided_at = -math.inf
         self.sessions.request_arrived(key, now)
         self.claims.request_arrived(request, key, now)
         if self.link is not None:
             self.link.announce(key)
         for forgotten in self.sessions.forgotten:
             self.active.forget(forgotten)
+            self.guard.shadow.forget(forgotten)
             self.claims.end(forgotten, Ended.RELEASED, "too many sessions: it is forgotten", now)
             if self.link is not None:
                 self.link.withdraw(forgotten)
@@ -105,7 +132,9 @@ class EngineHook:
         self.free_queue.begin_step(now)
         self.claims.begin_step(now)
         self.waiting_queue.begin_step(now)
-        if len(self.waiting_queue):
+        self._look_up_again(self.free_queue.take_losers())
+        if len(self.waiting_queue) and now - self._decided_at >= DECIDE_EVERY_S:
+            self._decided_at = now
             self._decide_who_is_active(now, list(running))
 
     def end_step(self, scheduled_tokens: Mapping[str, int]) -> None:
@@ -117,6 +146,7 @@ class EngineHook:
         self.claims.end_step()
 
     def request_finished(self, request: Request, now: float) -> None:
+        self._decided_at = -math.inf
         if (key := self._session_of.get(request.request_id)) is not None:
             self.sessions.request_left(key, now)
             session = self.sessions.get(key)
@@ -134,10 +164,13 @@ class EngineHook:
         key = self._session_of.get(request.request_id)
         freed = list(blocks)
         self.free_queue.claim(key or anonymous_owner(now), freed)
+        self._decided_at = -math.inf
         if key is None:
             return
+        self._look_up_again((frozenset((key,)),))
         if for_good:
-            del self._session_of[request.request_id]
+            self._forget_request(request, key)
+            self.guard.request_finished(key, len(freed))
             others = (r for r in self._running if r is not request)
             self.claims.blocks_freed(
                 request, key, freed, lambda: sum(map(self._blocks_to_come, others)), now
@@ -163,7 +196,7 @@ class EngineHook:
 
     @property
     def can_rank(self) -> bool:
-        return self.sessions.can_rank
+        return self.mode == "full" and self.sessions.can_rank and not self.guard.follows_lru
 
     def time_to_reuse(self, key: str, now: float) -> float:
         wait_s = self.sessions.time_to_reuse(key, now)
@@ -172,6 +205,7 @@ class EngineHook:
     # ---- steps ----------------------------------------------------------------------------------
 
     def _decide_who_is_active(self, now: float, running: list[Request]) -> None:
+        """In mode observe, who would be; in mode order only whether the pool is short."""
         is_active = self.active.__contains__
         room = self.free_queue.room()
         room.blocks -= sum(map(self._blocks_to_come, running))
@@ -183,6 +217,11 @@ class EngineHook:
                 candidate = Candidate(key, needed, waited_s, request.num_preemptions > 0)
                 known = waiting.get(key)
                 waiting[key] = candidate.joined(known) if known is not None else candidate
+        if self.mode == "order":
+            uncached = self.free_queue.block_counts()["free"]
+            needed = sum(candidate.missing_blocks for candidate in waiting.values())
+            self.waiting_queue.in_arrival_order = uncached >= needed
+            return
         if self.trace is not None:
             inside = self.trace.waiting_inside(waiting.values(), is_active)
         self.active.update(
@@ -193,7 +232,8 @@ class EngineHook:
         )
         if self.trace is not None:
             self.trace.admission(now, waiting.values(), inside, is_active, room.blocks)
-        self.waiting_queue.in_arrival_order = not self.active.is_pressed
+        if self.mode == "full":
+            self.waiting_queue.in_arrival_order = not self.active.is_pressed
 
     def _is_eligible(self, request: Request) -> bool:
         key = self._session_of.get(request.request_id)
@@ -201,7 +241,27 @@ class EngineHook:
 
     def _away_s(self, key: str, now: float) -> float:
         """Remaining wait of a session as admission sees it: a claim keeps it active."""
-        return 0.0 if key in self.claims else self.sessions.time_to_reuse(key, now)
+        return 0.0 if key in self.claims else self._wait_s(key, now)
+
+    def _wait_s(self, key: str, now: float) -> float:
+        """Remaining wait of a session, by its forecast unless the guard has no trust in them."""
+        return self.sessions.time_to_reuse(key, now, by_forecast=not self.guard.follows_lru)
+
+    def _look_up_again(self, losers: Iterable[frozenset[str]]) -> None:
+        """What is missing has changed for the waiting requests of these owners' sessions."""
+        for owners in losers:
+            if is_everybodys(owners):
+                self.waiting_queue.look_up_all_again()
+                return
+            for key in owners:
+                self.waiting_queue.look_up_again(self._requests_of.get(key, ()))
+
+    def _forget_request(self, request: Request, key: str) -> None:
+        del self._session_of[request.request_id]
+        requests = self._requests_of[key]
+        requests.discard(request.request_id)
+        if not requests:
+            del self._requests_of[key]
 
     def _parked(self, key: str, why: str, for_whom: str) -> None:
         """Admission has taken the session out of the active set."""
@@ -213,12 +273,16 @@ class EngineHook:
                 now, key, why, for_whom=for_whom, remaining_wait_s=wait_s, recompute_s=cost_s
             )
 
-    def _trace_eviction(self, owners: Iterable[str], blocks: int, order: str) -> None:
-        assert self.trace is not None
+    def _evicted(self, owners: Iterable[str], blocks: int, order: str) -> None:
+        """For the trace, and for mode observe: full would not have taken an active one's blocks."""
+        if self.mode == "observe" and any(key in self.active for key in owners):
+            self.observed["evicted_from_active"] += blocks
+        if (trace := self.trace) is None:
+            return
         now = self.waiting_queue.now
-        for key in filter(self.trace.wants, owners):
+        for key in filter(trace.wants, owners):
             wanted_in_s, parked = self.sessions.time_to_reuse(key, now), key not in self.active
-            self.trace.note(
+            trace.note(
                 now,
                 key,
                 "evicted",
@@ -256,11 +320,15 @@ class EngineHook:
         key = self._session_of.get(request.request_id)
         if key is None:
             return
-        now = self.waiting_queue.now
+        now, size = self.waiting_queue.now, self._block_size
+        if self.mode == "observe" and key not in self.active:
+            self.observed["held_back"] += 1
         self.claims.request_admitted(key, hit, now)
         if (session := self.sessions.get(key)) is not None:
             known = min(session.context_tokens, request.num_prompt_tokens)
             again = max(known - hit, 0)
+            blocks = -(-request.num_prompt_tokens // size)
+            self.guard.request_admitted(key, known // size, hit // size, blocks)
             self.counts.recomputed_tokens += again
             if self.trace is not None and self.trace.wants(key):
                 self.trace.note(now, key, "restored", hit_tokens=hit, recomputed_tokens=again)
@@ -270,6 +338,21 @@ class EngineHook:
     def evicted(self) -> dict[str, int]:
         queue = self.free_queue
         return {"forecast": queue.evicted_by_forecast, "stock": queue.evicted_in_stock_order}
+
+    def observed_differences(self) -> dict[str, int]:
+        """What mode full would have done otherwise; all 0 in the other modes."""
+        reordered = self.waiting_queue.out_of_order if self.mode == "observe" else 0
+        kinds = ("held_back", "evicted_from_active")
+        return {"reordered": reordered, **{kind: self.observed[kind] for kind in kinds}}
+
+    def parkings(self) -> dict[str, int]:
+        return {"displaced": self.active.displaced, "left": self.active.left}
+
+    def parked(self) -> int:
+        return self.active.parked
+
+    def guard_state(self) -> tuple[int, bool]:
+        return self.guard.switches, self.guard.follows_lru
 
     def overtakes(self) -> int:
         return self.waiting_queue.overtakes

@@ -65,6 +65,10 @@ class Observed(Protocol):
     def claims_ended(self) -> dict[str, int]: ...
     def claims_live(self) -> int: ...
     def predictor_connected(self) -> bool: ...
+    def observed_differences(self) -> dict[str, int]: ...
+    def parkings(self) -> dict[str, int]: ...
+    def parked(self) -> int: ...
+    def guard_state(self) -> tuple[int, bool]: ...
 
 
 class EngineCollector(Collector):
@@ -91,6 +95,11 @@ class EngineCollector(Collector):
                 counts.recomputed_tokens,
             ),
             ("overtakes", "Times that a waiting request was overtaken", observed.overtakes()),
+            (
+                "guard_switches",
+                "Times that forecasts lost their say to LRU",
+                observed.guard_state()[0],
+            ),
             (
                 "forecasts_malformed",
                 "Messages of the predictor that are no forecast",
@@ -122,6 +131,18 @@ class EngineCollector(Collector):
             "outcome",
             observed.claims_ended(),
         )
+        yield _labelled(
+            "cachewise_sessions_parked",
+            "Sessions taken out of the active set, for another's sake or since it had outgrown",
+            "reason",
+            observed.parkings(),
+        )
+        yield _labelled(
+            "cachewise_observed",
+            "In mode observe: what mode full would have done otherwise",
+            "difference",
+            observed.observed_differences(),
+        )
         yield counts.queue_s.family("cachewise_queue_seconds", "Time in the waiting queue")
         yield counts.forecast_delay_s.family(
             "cachewise_forecast_delay_seconds", "End of a turn to the arrival of its forecast"
@@ -142,6 +163,8 @@ class EngineCollector(Collector):
                 "Idle sessions that have a forecast",
                 sum(s.forecast is not None for s in sessions),
             ),
+            ("parked_sessions", "Sessions with a request that waits for room", observed.parked()),
+            ("guard_follows_lru", "1 while forecasts have no say", observed.guard_state()[1]),
             ("claims", "Retention claims that hold now", observed.claims_live()),
             (
                 "predictor_connected",

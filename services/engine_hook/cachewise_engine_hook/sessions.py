@@ -124,7 +124,7 @@ class SessionTable:
         session.ended = update.ended
         return ""
 
-    def time_to_reuse(self, key: str, now: float) -> float:
+    def time_to_reuse(self, key: str, now: float, by_forecast: bool = True) -> float:
         """Expected seconds until the session's next request; inf for ended and forgotten ones."""
         session = self._sessions.get(key)
         if session is None and key.startswith((_ANONYMOUS, _EVERYBODY)):
@@ -135,7 +135,7 @@ class SessionTable:
             return math.inf
         if session.active_requests:
             return 0.0
-        if session.forecast is None:
+        if session.forecast is None or not by_forecast:
             return remaining_without_forecast(now - session.idle_since)
         return session.forecast.remaining(now - session.idle_since)
 

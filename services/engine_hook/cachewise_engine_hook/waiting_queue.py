@@ -7,15 +7,20 @@ admitted before max_overtakes times, or that has waited max_wait_s, goes next, o
 Preempted requests come before all: they lost their blocks through no fault of their own. With
 vLLM's priority policy, `priority` decides first.
 
-The order is by tuples (priority, not preempted, not due, a_i, arrival). a_i is looked up once per
-step and request; the look-up has no side effects on vLLM's hit statistics.
+The order is by tuples (priority, not preempted, not due, a_i, arrival). a_i is looked up when it is
+first asked for, and again when the session has lost blocks or got some (look_up_again); what others
+bring into the pool, such as a system prompt, is noticed in turns, a few requests per step. The
+look-up has no side effects on vLLM's hit statistics.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
+
+LOOKED_UP_PER_STEP = 8
 
 
 class WaitingRequest(Protocol):
@@ -38,7 +43,7 @@ class _Entry(Generic[R]):
     since: float
     overtakes: int = 0
     missing_blocks: int | None = None
-    """a_i in this step, once somebody has asked."""
+    """a_i, once somebody has asked; None when it must be looked up again."""
 
 
 class PrefixAwareQueue(Generic[R]):
@@ -58,6 +63,8 @@ class PrefixAwareQueue(Generic[R]):
         """While the pool has room for everybody nothing is reordered: the queue is stock vLLM's."""
         self.now = 0.0
         self.overtakes = 0
+        self.out_of_order = 0
+        """Requests that were admitted while one with fewer blocks missing waited."""
         self._missing_blocks = missing_blocks
         self._max_overtakes, self._max_wait_s = max_overtakes, max_wait_s
         self._by_priority = by_priority
@@ -65,19 +72,38 @@ class PrefixAwareQueue(Generic[R]):
         self._popped: dict[str, _Entry[R]] = {}
         self._first: _Entry[R] | None = None
         self._arrivals = 0
+        self._round: Iterator[_Entry[R]] = iter(())
+        """Goes round the entries, a few per step."""
 
     def begin_step(self, now: float) -> None:
-        """Pools and clocks have moved: a_i and the order are made anew when next asked for."""
+        """Clocks have moved: the order is made anew when next asked for."""
         self.now = now
         self._first = None
         self._popped.clear()
+        for _ in range(min(LOOKED_UP_PER_STEP, len(self._entries))):
+            if (entry := next(self._round, None)) is None:
+                self._round = iter(list(self._entries.values()))
+                continue
+            entry.missing_blocks = None
+
+    def look_up_again(self, request_ids: Iterable[str]) -> None:
+        """What is missing has changed for these requests, if they wait."""
+        for request_id in request_ids:
+            if (entry := self._entries.get(request_id)) is not None:
+                entry.missing_blocks, self._first = None, None
+
+    def look_up_all_again(self) -> None:
         for entry in self._entries.values():
             entry.missing_blocks = None
+        self._first = None
 
     def end_step(self) -> list[tuple[R, float]]:
         """Counts who was overtaken; returns the admitted requests with their seconds of waiting."""
         admitted = list(self._popped.values())
         self._popped.clear()
+        known = [e.missing_blocks for e in self._entries.values() if e.missing_blocks is not None]
+        least = min(known, default=math.inf) if admitted else math.inf
+        self.out_of_order += sum(least < (entry.missing_blocks or 0) for entry in admitted)
         for entry in self._entries.values():
             ahead = sum(entry.order < other.order for other in admitted)
             entry.overtakes += ahead

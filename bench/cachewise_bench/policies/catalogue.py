@@ -23,8 +23,14 @@ from cachewise_bench.policies.slru import Slru
 from cachewise_bench.policies.thunder import Thunder
 from cachewise_bench.policies.training import Training
 from cachewise_bench.policies.vllm_prefix import VllmPrefix
+from cachewise_bench.policies.wrong_waits import WRONG_WAITS, WrongWait
 
 Factory = Callable[[Training], Policy]
+
+
+def _wrong(name: str) -> Factory:
+    return lambda training: Ours(WrongWait(WRONG_WAITS[name]), f"ours-{name}")
+
 
 POLICIES: dict[str, Factory] = {
     "vllm": lambda training: Policy(),
@@ -51,7 +57,13 @@ POLICIES: dict[str, Factory] = {
     "ours": lambda training: Ours(LearnedWait(training.model)),
     "ours-oracle": lambda training: Ours(TrueWait(), "ours-oracle"),
     "ours-no-forecast": lambda training: Ours(None, "ours-no-forecast"),
+    "ours-fair": lambda training: Ours(LearnedWait(training.model), "ours-fair", preset="fair"),
+    "ours-order": lambda training: Ours(None, "ours-order", mode="order"),
+    **{f"ours-{name}": _wrong(name) for name in WRONG_WAITS},
 }
+
+EXPERIMENTS = frozenset(f"ours-{name}" for name in WRONG_WAITS)
+"""The product with forecasts that are wrong; not part of `all`."""
 
 ORACLES = frozenset({"cachewise-oracle", "belady", "ours-oracle"})
 """These see the future."""

@@ -64,8 +64,12 @@ class Ours(Policy):
     name = "ours"
     source = "this product"
 
-    def __init__(self, forecaster: Forecaster | None, name: str = "ours") -> None:
+    def __init__(
+        self, forecaster: Forecaster | None, name: str = "ours", **settings: object
+    ) -> None:
+        """settings: the hook's, such as preset and mode."""
         super().__init__()
+        self._settings = settings
         self.name = name  # type: ignore[misc]
         self._forecaster = forecaster
 
@@ -73,6 +77,9 @@ class Ours(Policy):
         from cachewise_engine_hook.scheduler import CacheWiseScheduler
 
         return CacheWiseScheduler
+
+    def settings(self) -> dict[str, object]:
+        return self._settings
 
     def attach(self, engine: Any) -> None:
         super().attach(engine)
@@ -91,6 +98,13 @@ class Ours(Policy):
             forecast = self._forecaster.forecast(session, away)
             if forecast is not None:
                 self._send(session, away.since, forecast)
+
+    def session_ended(self, session: str, now: float) -> None:
+        """The rivals that hold blocks for a session are told as well."""
+        super().session_ended(session, now)
+        if self._forecaster is not None:
+            update = ForecastUpdate(hash_session(session, ""), now, None, ended=True)
+            self._hook.take_forecast(update)
 
     def _send(self, session: str, since: float, forecast: Forecast) -> None:
         update = ForecastUpdate(hash_session(session, ""), since, forecast)

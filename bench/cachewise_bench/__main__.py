@@ -94,7 +94,7 @@ def _settings(
     arguments: argparse.Namespace, model: Path, scripts: Sequence[Script]
 ) -> EngineSettings:
     """The pool that was asked for, and a context that fits the longest session."""
-    contexts = {script.session: script.final_context_tokens for script in scripts}
+    contexts = {script.session: script.most_context_tokens for script in scripts}
     return EngineSettings(
         model=model,
         blocks=pool_blocks(contexts, arguments.pool_fraction, arguments.num_gpu_blocks_override),
@@ -172,7 +172,7 @@ def _conditions(
         "block_tokens": BLOCK_TOKENS,
         "batched_tokens": BATCHED_TOKENS,
         "max_model_len": settings.max_model_len,
-        "context_tokens_sum": sum(script.final_context_tokens for script in scripts),
+        "context_tokens_sum": sum(script.most_context_tokens for script in scripts),
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "vllm": _vllm_version(),

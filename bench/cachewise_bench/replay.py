@@ -1,7 +1,8 @@
 """The replay: agent sessions as closed loops over the virtual engine, under one policy.
 
 Each session sends its next request when its tool has returned, which is the traced wait after the
-response: so a policy that serves faster also sees the next request sooner. All decisions are made
+response: so a policy that serves faster also sees the next request sooner. A turn that starts
+subagents also waits for the last of them, which are sessions like any other. All decisions are made
 by vLLM's scheduler and the policy's queues; the same arguments give the same result.
 """
 
@@ -14,11 +15,9 @@ from typing import Any
 
 from cachewise_bench.cost_model import Hardware
 from cachewise_bench.policies.base import Away, Policy
-from cachewise_bench.virtual_engine import Prompt, VirtualEngine, make_request, make_scheduler
-from cachewise_bench.workload import Session, Turn, WorkloadError
-
-SHARED_PROMPT_TOKENS = 12_000
-"""Of the first prompt, the system prompt and tools that all sessions of one harness share."""
+from cachewise_bench.prompts import Prompts
+from cachewise_bench.virtual_engine import VirtualEngine, make_request, make_scheduler
+from cachewise_bench.workload import Fork, Session, WorkloadError
 
 START_STAGGER_S = 0.001
 
@@ -28,6 +27,7 @@ class RequestRecord:
     """What one request saw; seconds of the virtual clock."""
 
     session: int
+    """Its place among the sessions, subagents behind them."""
     turn: int
     arrived_s: float
     admitted_s: float
@@ -91,16 +91,23 @@ class Replay:
     def __post_init__(self) -> None:
         if not self.sessions:
             raise WorkloadError("no sessions to replay")
+        self.prompts = Prompts(self.sessions)
+        self.sessions = self.prompts.sessions
         self.hardware.check_holds(self.sessions)
         policy, scheduler = self.policy, self._scheduler()
         self.engine = VirtualEngine(scheduler, self.hardware)
         policy.attach(self.engine)
         self._next_turn = [0] * len(self.sessions)
+        self._started_s = [0.0] * len(self.sessions)
         self._ended_s = [0.0] * len(self.sessions)
+        self._awaited: dict[Fork, tuple[int, float]] = {}
+        """For a turn whose subagents run: how many do, and when its own wait ends."""
 
     def run(self) -> Outcome:
         total = sum(len(s.turns) for s in self.sessions)
-        self._due = [(i * START_STAGGER_S, i) for i in range(len(self.sessions))]
+        for i, fork in enumerate(self.prompts.forks):
+            if fork is None:
+                self._start(i, i * START_STAGGER_S)
         while self._due or self._live:
             self._admit_arrivals()
             self.policy.begin_step(self.engine.now)
@@ -123,18 +130,11 @@ class Replay:
         while self._due and self._due[0][0] <= engine.now:
             arrived_s, index = heapq.heappop(self._due)
             session, turn = self.sessions[index], self._next_turn[index]
-            request = make_request(
-                f"{index}-{turn}", self._prompt(index), self.hardware.block_size, arrived_s
-            )
+            prompt = self.prompts.prompt(index, turn)
+            request = make_request(f"{index}-{turn}", prompt, self.hardware.block_size, arrived_s)
             self._live[request.request_id] = _Live(request, index, turn)
             self.policy.turn_arrived(session.name, request, engine.now)
             engine.add(request)
-
-    def _prompt(self, index: int) -> Prompt:
-        session = self.sessions[index]
-        turn = session.turns[self._next_turn[index]]
-        shared = min(SHARED_PROMPT_TOKENS, session.turns[0].prompt_tokens)
-        return Prompt(session.name, turn.prompt_tokens, turn.output_tokens, "system", shared)
 
     def _note_admitted(self, admitted: dict[Any, int]) -> None:
         """Those still waiting that arrived earlier were overtaken."""
@@ -152,7 +152,6 @@ class Replay:
     def _finish(self, live: _Live) -> None:
         session, engine = self.sessions[live.session], self.engine
         turn = session.turns[live.turn]
-        before = _context(session.turns[live.turn - 1]) if live.turn else 0
         self._records.append(
             RequestRecord(
                 live.session,
@@ -163,24 +162,49 @@ class Replay:
                 engine.now,
                 live.hit_tokens,
                 turn.prompt_tokens,
-                _context(turn) - before,
+                turn.context_tokens - self.prompts.known_tokens(live.session, live.turn),
                 live.overtakes,
                 live.request.num_preemptions,
             )
         )
         self._next_turn[live.session] = live.turn + 1
-        last = live.turn + 1 == len(session.turns)
-        self._ended_s[live.session] = engine.now
-        if last:
-            self.policy.session_ended(session.name, engine.now)
+        if live.turn + 1 == len(session.turns):
+            self._end(live.session)
             return
         returns_at = engine.now + turn.wait_s
         self.policy.turn_ended(session.name, Away(turn, engine.now, returns_at))
-        heapq.heappush(self._due, (returns_at, live.session))
+        self._go_away(Fork(live.session, live.turn), returns_at)
+
+    def _go_away(self, at: Fork, returns_at: float) -> None:
+        """Starts the turn's subagents; without any the session returns by itself."""
+        subagents = [i for i, fork in enumerate(self.prompts.forks) if fork == at]
+        for index in subagents:
+            self._start(index, self.engine.now)
+        if subagents:
+            self._awaited[at] = (len(subagents), returns_at)
+        else:
+            heapq.heappush(self._due, (returns_at, at.parent))
+
+    def _start(self, index: int, now: float) -> None:
+        self._started_s[index] = now
+        heapq.heappush(self._due, (now, index))
+
+    def _end(self, index: int) -> None:
+        """The parent of the last subagent of a turn returns."""
+        now = self._ended_s[index] = self.engine.now
+        self.policy.session_ended(self.sessions[index].name, now)
+        if (fork := self.prompts.forks[index]) is None:
+            return
+        running, returns_at = self._awaited.pop(fork)
+        if running > 1:
+            self._awaited[fork] = (running - 1, returns_at)
+        else:
+            heapq.heappush(self._due, (max(now, returns_at), fork.parent))
 
     def _outcome(self) -> Outcome:
         engine = self.engine
-        walls = tuple(t - i * START_STAGGER_S for i, t in enumerate(self._ended_s))
+        times = zip(self._started_s, self._ended_s, strict=True)
+        walls = tuple(ended - started for started, ended in times)
         return Outcome(
             self.policy.name,
             tuple(self._records),
@@ -204,7 +228,3 @@ class Replay:
             settings=policy.settings(),
             offload_gib=self.offload_gib,
         )
-
-
-def _context(turn: Turn) -> int:
-    return turn.prompt_tokens + turn.output_tokens

@@ -21,7 +21,8 @@ def score(outcome: Outcome, sessions: int, seed: int, real_s: float) -> dict[str
     requests = outcome.requests
     latencies = [r.latency_s for r in requests]
     ttft = [r.first_token_s - r.arrived_s for r in requests]
-    times, useful = np.zeros(sessions), np.zeros(sessions)
+    every = len(outcome.session_walls_s)
+    times, useful = np.zeros(every), np.zeros(every)
     for request in requests:
         times[request.session] += request.latency_s
         useful[request.session] += request.useful_tokens
@@ -46,7 +47,7 @@ def score(outcome: Outcome, sessions: int, seed: int, real_s: float) -> dict[str
         "preemptions": sum(r.preemptions for r in requests),
         "max_wait_s": _rounded(max(r.admitted_s - r.arrived_s for r in requests)),
         "overtakes_max": max(r.overtakes for r in requests),
-        "jain": _rounded(rates.sum() ** 2 / (sessions * (rates**2).sum())),
+        "jain": _rounded(rates.sum() ** 2 / (every * (rates**2).sum())),
         "scheduler_cpu_us_per_step": _rounded(1e6 * outcome.scheduler_cpu_s / outcome.steps),
         "steps": outcome.steps,
         "real_s": _rounded(real_s),

@@ -6,8 +6,8 @@ answer is a tool call that vLLM itself parses: the tool is named in tool_choice,
 schema allows one text for each argument. The call keeps the beginning of the traced arguments, and
 a description fills it up to the traced output size; a call has no fewer tokens than its syntax and
 those arguments need, about 15 of the tiny model's. The last turn of a session, and those after
-which a person came, answer in words. All sessions share one system prompt, as agents of one kind
-do.
+which a person came, answer in words. Sessions of one harness share its system prompt. A subagent
+sends nothing: its parent waits for it as for any tool.
 """
 
 from __future__ import annotations
@@ -22,9 +22,6 @@ from typing import Any
 
 from cachewise_bench.tiny_model import WORDS
 from cachewise_bench.workload import Session, ToolCall, Turn, WorkloadError
-
-SYSTEM_PROMPT_TOKENS = 12_000
-"""Before scaling: the prompt and tool descriptions that all sessions of an agent share."""
 
 SLACK_TOKENS = 48
 """Output tokens allowed beyond those planned, in case the model spells an answer differently."""
@@ -60,9 +57,9 @@ class Script:
     steps: tuple[Step, ...]
 
     @property
-    def final_context_tokens(self) -> int:
+    def most_context_tokens(self) -> int:
         """The most tokens that the session's KV cache holds."""
-        return self.steps[-1].prompt_tokens + self.steps[-1].max_tokens
+        return max(step.prompt_tokens + step.max_tokens for step in self.steps)
 
 
 @dataclass(frozen=True)
@@ -97,22 +94,35 @@ def write_scripts(
     sessions: Sequence[Session], tokenizer: Tokenizer, scales: Scales, seed: int
 ) -> list[Script]:
     """The requests of all sessions; the same for the same arguments."""
-    system = _words(random.Random(f"{seed}/system"), round(SYSTEM_PROMPT_TOKENS * scales.tokens))
     return [
-        _write_script(session, system, tokenizer, scales, random.Random(f"{seed}/{session.name}"))
+        _write_script(
+            session,
+            {"role": "system", "content": _system_prompt(session, scales, seed)},
+            tokenizer,
+            scales,
+            random.Random(f"{seed}/{session.name}"),
+        )
         for session in sessions
     ]
 
 
+def _system_prompt(session: Session, scales: Scales, seed: int) -> str:
+    """The same for all sessions of a harness."""
+    rng = random.Random(f"{seed}/{session.harness}")
+    return _words(rng, round(session.system_tokens * scales.tokens))
+
+
 def _write_script(
-    session: Session, system: str, tokenizer: Tokenizer, scales: Scales, rng: random.Random
+    session: Session, system: Message, tokenizer: Tokenizer, scales: Scales, rng: random.Random
 ) -> Script:
-    messages: list[Message] = [{"role": "system", "content": system}]
+    messages = [system]
     opening: Message = {"role": "user", "content": ""}
     steps: list[Step] = []
     last = len(session.turns) - 1
     for i, turn in enumerate(session.turns):
         turn = replace(turn, tool_calls=() if i == last else turn.tool_calls)
+        if turn.compacted:
+            messages, opening = [system], {"role": "user", "content": ""}
         messages.append(opening)
         base = tokenizer.count(messages)
         filler = max(MIN_FILLER_WORDS, round(turn.prompt_tokens * scales.tokens) - base)

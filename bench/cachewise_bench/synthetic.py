@@ -1,9 +1,11 @@
 """Sessions drawn from published statistics, for when there are no traces.
 
-Sizes, tool times and pauses follow the quantiles that were published for thousands of real
-sessions: TraceLab (arXiv 2606.30560: tool mix and times, human pauses, output), kv-cache-tester
-(turns per session, first input, growth), Copilot's trace (arXiv 2608.00101: about 13 tool calls
-between two words of the user). Between two published quantiles the logarithm is interpolated.
+What is drawn from which statistic is in published.py. A session belongs to one of three harnesses,
+whose system prompt all its sessions share. Its turns call one or more tools at once and wait for
+the slowest, or end in words to a person who pauses. Some sessions compact their context when it
+reaches a limit: it starts again from a summary. Some start subagents, which fork their context and
+work in loops of their own; the session goes on when they are done.
+
 Commands go with the wait, not the other way round: a long wait gets a build or a test run, a short
 one a look at a file, with some noise; so the waits keep their published distribution and the
 command says something about them, as in real sessions.
@@ -14,51 +16,39 @@ from __future__ import annotations
 import json
 import math
 import random
-from bisect import bisect_right
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 
-from cachewise_bench.workload import Session, ToolCall, Turn
+from cachewise_bench.published import (
+    CALLS_PER_TURN,
+    COMPACTING_SHARE,
+    CONTEXT_LIMIT_TOKENS,
+    FIRST_INPUT_TOKENS,
+    GROWTH_BY_TURNS,
+    GROWTH_SPREAD,
+    GROWTH_TOKENS,
+    GROWTH_TURNS,
+    HUMAN_PAUSE_S,
+    MOST_GROWTH_TOKENS,
+    OUTPUT_TOKENS,
+    SUBAGENT_S,
+    SUBAGENT_SHARE,
+    SUBAGENTS,
+    SUMMARY_TOKENS,
+    TOOL_CALLS_PER_ANSWER,
+    TOOL_MIX,
+    TOOL_S,
+    TURNS,
+)
+from cachewise_bench.workload import MAX_WAIT_S, Session, ToolCall, Turn
 
+HARNESSES = {"claude-code": (12_000, 60), "codex": (8_000, 25), "copilot": (10_000, 15)}
+"""Tokens of the system prompt, and weight. Our choice: published traces are of one harness each."""
 
-@dataclass(frozen=True)
-class Quantiles:
-    """A positive quantity by its published quantiles: (probability, value), ascending from 0 to
-    1."""
-
-    points: tuple[tuple[float, float], ...]
-
-    def at(self, probability: float) -> float:
-        """The quantile; the logarithm is linear between two points."""
-        i = min(max(bisect_right(self.points, (probability, math.inf)), 1), len(self.points) - 1)
-        (p0, v0), (p1, v1) = self.points[i - 1], self.points[i]
-        return math.exp(math.log(v0) + (probability - p0) / (p1 - p0) * math.log(v1 / v0))
-
-    def draw(self, rng: random.Random) -> float:
-        """One value."""
-        return self.at(rng.random())
-
-
-TURNS = Quantiles(((0, 4), (0.5, 44), (0.9, 149), (0.99, 342), (1, 600)))
-FIRST_INPUT_TOKENS = Quantiles(((0, 12_000), (0.5, 24_000), (0.9, 60_000), (1, 134_000)))
-GROWTH_TOKENS = Quantiles(((0, 60), (0.5, 685), (0.9, 3_796), (0.99, 17_051), (1, 30_000)))
-OUTPUT_TOKENS = Quantiles(((0, 40), (0.5, 217), (0.9, 894), (0.99, 3_680), (1, 8_000)))
-HUMAN_PAUSE_S = Quantiles(((0, 5), (0.5, 86), (0.9, 1_236), (0.99, 50_040), (1, 86_400)))
-TOOL_CALLS_PER_ANSWER = 13
-
-TOOL_WAIT_S = {
-    "Bash": Quantiles(
-        ((0, 0.05), (0.5, 0.409), (0.65, 2), (0.85, 12), (0.95, 60), (0.99, 235), (1, 600))
-    ),
-    "Read": Quantiles(((0, 0.005), (0.5, 0.036), (0.8, 0.5), (0.95, 2.5), (1, 10))),
-    "Edit": Quantiles(((0, 0.01), (0.5, 0.095), (0.85, 1.2), (1, 8))),
-    "Grep": Quantiles(((0, 0.01), (0.5, 0.3), (0.85, 2), (1, 20))),
-    "WebFetch": Quantiles(((0, 1), (0.5, 12), (0.9, 55), (1, 180))),
-    "Agent": Quantiles(((0, 5), (0.5, 30), (0.9, 150), (0.99, 600), (1, 1_200))),
-}
-"""Seconds that a call takes. Bash and Edit, Read: published medians; the tails are set to the
-means and P99 given."""
-
-TOOL_MIX = {"Bash": 47, "Read": 22, "Edit": 13, "Grep": 12, "WebFetch": 3, "Agent": 3}
+ANSWER_TOKENS_PER_S = 60.0
+REQUEST_S = 1.0
+"""How long a subagent's requests are taken to last when its turns are counted out: its published
+time includes them."""
 
 COMMANDS = (
     (
@@ -92,42 +82,123 @@ COMMANDS = (
 COMMAND_NOISE = 0.15
 """Share of shell calls whose command is drawn without regard to the wait."""
 
-
-def synthetic_sessions(count: int, seed: int) -> list[Session]:
-    """count sessions; the same for the same seed."""
-    return [_session(f"synthetic-{i}", random.Random(f"{seed}/{i}")) for i in range(count)]
-
-
-def _session(name: str, rng: random.Random) -> Session:
-    turns = []
-    prompt = FIRST_INPUT_TOKENS.draw(rng)
-    for _ in range(round(TURNS.draw(rng))):
-        output = OUTPUT_TOKENS.draw(rng)
-        if rng.random() < 1 / (TOOL_CALLS_PER_ANSWER + 1):
-            turns.append(Turn.recorded(prompt, output, (), HUMAN_PAUSE_S.draw(rng)))
-        else:
-            call = _tool_call(rng)
-            turns.append(Turn.recorded(prompt, output, (call,), call.duration_s))
-        prompt += max(output, GROWTH_TOKENS.draw(rng))
-    return Session(name, tuple(turns))
-
-
-def _tool_call(rng: random.Random) -> ToolCall:
-    tool = rng.choices(list(TOOL_MIX), list(TOOL_MIX.values()))[0]
-    wait = TOOL_WAIT_S[tool].draw(rng)
-    if tool == "Bash":
-        apparent = TOOL_WAIT_S[tool].draw(rng) if rng.random() < COMMAND_NOISE else wait
-        commands = next(commands for limit, commands in COMMANDS if apparent <= limit)
-        arguments = {"command": rng.choice(commands)}
-    else:
-        arguments = {_ARGUMENT[tool]: f"src/module_{rng.randrange(40)}.py"}
-    return ToolCall(tool, json.dumps(arguments), wait)
-
-
 _ARGUMENT = {
     "Read": "file_path",
     "Edit": "file_path",
     "Grep": "pattern",
     "WebFetch": "url",
-    "Agent": "prompt",
+    "AskUserQuestion": "question",
 }
+
+
+def synthetic_sessions(count: int, seed: int) -> list[Session]:
+    """count sessions, subagents not counted; the same for the same seed."""
+    return [_session(f"synthetic-{i}", random.Random(f"{seed}/{i}")) for i in range(count)]
+
+
+def _session(name: str, rng: random.Random) -> Session:
+    harness = rng.choices(list(HARNESSES), [weight for _, weight in HARNESSES.values()])[0]
+    turns, system_tokens = round(TURNS.draw(rng)), HARNESSES[harness][0]
+    context = _Context(rng, turns, system_tokens)
+    subagents = _subagents_by_turn(rng, turns)
+    made = []
+    for i in range(turns):
+        compacted = i > 0 and context.grow()
+        turn = _turn(rng, context.prompt_tokens, name, subagents[i])
+        context.answer_tokens = turn.output_tokens
+        made.append(replace(turn, compacted=compacted))
+    return Session(name, tuple(made), harness, system_tokens)
+
+
+@dataclass
+class _Context:
+    """A session's prompt, as it grows and is compacted."""
+
+    rng: random.Random
+    turns: int
+    system_tokens: int
+    answer_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        rng = self.rng
+        self.prompt_tokens = FIRST_INPUT_TOKENS.draw(rng)
+        self._factor = (self.turns / GROWTH_TURNS) ** GROWTH_BY_TURNS
+        self._factor *= math.exp(rng.gauss(0.0, GROWTH_SPREAD))
+        has_limit = rng.random() < COMPACTING_SHARE
+        limit = CONTEXT_LIMIT_TOKENS.draw(rng)
+        self._limit = max(limit, 1.3 * self.prompt_tokens) if has_limit else math.inf
+
+    def grow(self) -> bool:
+        """To the next prompt; True if it was compacted."""
+        growth = min(GROWTH_TOKENS.draw(self.rng) * self._factor, MOST_GROWTH_TOKENS)
+        self.prompt_tokens += max(self.answer_tokens, growth)
+        if self.prompt_tokens <= self._limit:
+            return False
+        self.prompt_tokens = self.system_tokens + SUMMARY_TOKENS.draw(self.rng)
+        return True
+
+
+def _subagents_by_turn(rng: random.Random, turns: int) -> Counter[int]:
+    """How many subagents each turn starts; those of one turn run in parallel."""
+    if rng.random() >= SUBAGENT_SHARE:
+        return Counter()
+    return Counter(rng.randrange(turns) for _ in range(round(SUBAGENTS.draw(rng))))
+
+
+def _turn(rng: random.Random, prompt: float, session: str, subagents: int) -> Turn:
+    output = OUTPUT_TOKENS.draw(rng)
+    if subagents:
+        return _delegating_turn(rng, Turn.recorded(prompt, output, (), 0.0), subagents)
+    if rng.random() < 1 / (TOOL_CALLS_PER_ANSWER + 1):
+        return Turn.recorded(prompt, output, (), HUMAN_PAUSE_S.draw(rng))
+    return _tool_turn(rng, prompt, output)
+
+
+def _tool_turn(rng: random.Random, prompt: float, output: float) -> Turn:
+    count = rng.choices(list(CALLS_PER_TURN), list(CALLS_PER_TURN.values()))[0]
+    calls = [_tool_call(rng) for _ in range(count)]
+    return Turn.recorded(prompt, output, calls, max(call.duration_s for call in calls))
+
+
+def _tool_call(rng: random.Random) -> ToolCall:
+    tool = rng.choices(list(TOOL_MIX), list(TOOL_MIX.values()))[0]
+    wait_s = min(TOOL_S[tool].draw(rng), MAX_WAIT_S)
+    if tool == "Bash":
+        apparent_s = TOOL_S[tool].draw(rng) if rng.random() < COMMAND_NOISE else wait_s
+        commands = next(commands for limit, commands in COMMANDS if apparent_s <= limit)
+        arguments = {"command": rng.choice(commands)}
+    else:
+        arguments = {_ARGUMENT[tool]: f"src/module_{rng.randrange(40)}.py"}
+    return ToolCall(tool, json.dumps(arguments), wait_s)
+
+
+# ---- subagents -----------------------------------------------------------------------------------
+
+
+def _delegating_turn(rng: random.Random, turn: Turn, count: int) -> Turn:
+    """The turn with calls of count subagents."""
+    times_s = [SUBAGENT_S.draw(rng) for _ in range(count)]
+    calls = tuple(
+        ToolCall("Agent", json.dumps({"prompt": f"look into module {rng.randrange(40)}"}), time_s)
+        for time_s in times_s
+    )
+    subagents = tuple(
+        Session(f"agent-{i}", _subagent_turns(rng, turn.context_tokens, time_s))
+        for i, time_s in enumerate(times_s)
+    )
+    return replace(turn, tool_calls=calls, wait_s=max(times_s), subagents=subagents)
+
+
+def _subagent_turns(rng: random.Random, forked_tokens: int, time_s: float) -> tuple[Turn, ...]:
+    """Turns that take about that time, on top of the context that is forked."""
+    turns: list[Turn] = []
+    prompt = float(forked_tokens)
+    while time_s > 0:
+        prompt += GROWTH_TOKENS.draw(rng)
+        turn = _tool_turn(rng, prompt, OUTPUT_TOKENS.draw(rng))
+        time_s -= REQUEST_S + turn.output_tokens / ANSWER_TOKENS_PER_S
+        turn = replace(turn, wait_s=max(0.0, min(turn.wait_s, time_s)))
+        time_s -= turn.wait_s
+        prompt = turn.context_tokens
+        turns.append(turn)
+    return (*turns[:-1], replace(turns[-1], tool_calls=(), wait_s=0.0))

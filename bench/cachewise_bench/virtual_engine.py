@@ -8,8 +8,8 @@ here reads a clock but to measure the scheduler's own CPU time.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -24,20 +24,9 @@ from vllm.v1.request import Request
 
 from cachewise_bench.cost_model import Hardware
 from cachewise_bench.offload import HostLink
+from cachewise_bench.prompts import Prompt
 
 MAX_CONTEXT_TOKENS = 1 << 20
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """What a request holds: a shared beginning, then the session's own text."""
-
-    session: str
-    tokens: int
-    output_tokens: int
-    shared: str = ""
-    """Name of the system prompt that sessions share."""
-    shared_tokens: int = 0
 
 
 def make_scheduler(
@@ -102,18 +91,18 @@ def make_request(name: str, prompt: Prompt, block_size: int, arrived_at: float) 
         None,
         arrival_time=arrived_at,
         session_id=prompt.session,
-        block_hasher=_hasher(prompt, block_size),
+        block_hasher=block_hasher(prompt, block_size),
     )
 
 
-def _hasher(prompt: Prompt, block_size: int) -> Callable[[Any], list[bytes]]:
+def block_hasher(prompt: Prompt, block_size: int) -> Callable[[Any], list[bytes]]:
     """Names each full block by whose text it holds and its index: a chain of contents."""
-    shared_blocks = prompt.shared_tokens // block_size
-    shared, own = f"={prompt.shared}:", f"{prompt.session}:"
+    ends = [tokens // block_size for _, tokens in prompt.shared]
+    names = [*(name for name, _ in prompt.shared), prompt.own]
 
     def new_hashes(request: Any) -> list[bytes]:
         known, full = len(request.block_hashes), request.num_tokens // block_size
-        return [f"{shared if i < shared_blocks else own}{i}".encode() for i in range(known, full)]
+        return [f"{names[bisect_right(ends, i)]}:{i}".encode() for i in range(known, full)]
 
     return new_hashes
 

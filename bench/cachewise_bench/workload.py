@@ -1,8 +1,9 @@
 """What is replayed: sessions of turns, each turn with the sizes and the wait that a real agent had.
 
-A session here is a chain: its context only grows. Where an agent compacted its context or edited
-its history, the session is cut in two, since the second part no longer repeats the first as its
-prefix.
+A session here is a chain: its context only grows. Where a log shows that it shrank (the agent
+compacted it or edited its history), the session is cut in two, since the second part no longer
+repeats the first as its prefix. A turn that says that it was compacted is no cut: it begins again
+behind the system prompt.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ little loosely."""
 
 MIN_CHAIN_TURNS = 12
 """Shorter chains are left out where there are longer ones: they have little to reuse."""
+
+SYSTEM_PROMPT_TOKENS = 12_000
+"""System prompt and tool descriptions that the sessions of one harness share, where a log does not
+say."""
 
 OUTPUT_RANGE_TOKENS = (16, 4000)
 CHARS_TO_TOKENS = 0.4
@@ -50,6 +55,16 @@ class Turn:
     """Empty: the model answered in words and a person comes next."""
     wait_s: float
     """From the end of the response to the session's next request; 0 where there is none."""
+    compacted: bool = False
+    """Before this turn the context was replaced by a summary, behind the same system prompt."""
+    subagents: tuple[Session, ...] = ()
+    """Started by the turn's calls. They repeat the context up to the end of this turn, and the
+    session's next request waits for the last of them."""
+
+    @property
+    def context_tokens(self) -> int:
+        """Prompt and answer."""
+        return self.prompt_tokens + self.output_tokens
 
     @classmethod
     def recorded(
@@ -72,33 +87,72 @@ class Session:
 
     name: str
     turns: tuple[Turn, ...]
+    harness: str = "system"
+    """Sessions of one harness begin with the same system prompt."""
+    system_tokens: int = SYSTEM_PROMPT_TOKENS
+    """The length of that prompt; at most that of the first prompt counts."""
 
-    @property
-    def final_context_tokens(self) -> int:
-        """Prompt and answer of the last turn."""
-        return self.turns[-1].prompt_tokens + self.turns[-1].output_tokens
+
+@dataclass(frozen=True)
+class Fork:
+    """Where a subagent begins: behind this turn of its parent, an index into the same list."""
+
+    parent: int
+    turn: int
 
 
-def chains(name: str, turns: Iterable[Turn], context_cap: int) -> list[Session]:
+def with_subagents(sessions: Iterable[Session]) -> tuple[list[Session], list[Fork | None]]:
+    """All sessions, the given ones first, and where each subagent forks (None for the given). A
+    session that ends after a turn does not start that turn's subagents."""
+    every = list(sessions)
+    forks: list[Fork | None] = [None] * len(every)
+    for parent, session in enumerate(every):  # Grows on the way: subagents may have their own.
+        for turn, started in enumerate(session.turns[:-1]):
+            for subagent in started.subagents:
+                every.append(replace(subagent, name=f"{session.name}/{turn}/{subagent.name}"))
+                forks.append(Fork(parent, turn))
+    return every, forks
+
+
+def chains(session: Session, context_cap: int) -> list[Session]:
     """Cuts a session where its context shrinks, and ends a chain where it passes context_cap
     tokens."""
     found: list[list[Turn]] = [[]]
-    for turn in turns:
+    for turn in session.turns:
         before = found[-1][-1] if found[-1] else None
-        if before and turn.prompt_tokens < before.prompt_tokens:
+        if before and turn.prompt_tokens < before.prompt_tokens and not turn.compacted:
             shrunk = before.prompt_tokens - turn.prompt_tokens > SHRINK_TOLERANCE_TOKENS
             if shrunk:
                 found.append([])
             else:
                 turn = replace(turn, prompt_tokens=before.prompt_tokens)
-        if turn.prompt_tokens + turn.output_tokens > context_cap:
+        if turn.context_tokens > context_cap:
             found.append([])
         else:
-            found[-1].append(turn)
+            found[-1].append(_with_capped_subagents(turn, context_cap))
     return [
-        Session(name if i == 0 else f"{name}#{i}", tuple(chain))
+        replace(session, name=session.name if i == 0 else f"{session.name}#{i}", turns=tuple(chain))
         for i, chain in enumerate(chain for chain in found if chain)
     ]
+
+
+def _with_capped_subagents(turn: Turn, context_cap: int) -> Turn:
+    """The turn with what its subagents do within context_cap tokens."""
+    if not turn.subagents:
+        return turn
+    capped = (chains(subagent, context_cap)[:1] for subagent in turn.subagents)
+    return replace(turn, subagents=tuple(subagent for chain in capped for subagent in chain))
+
+
+def usable_chains(sessions: Iterable[Session], turn_cap: int, context_cap: int) -> list[Session]:
+    """The chains that are long enough to be drawn. Raises WorkloadError when there is none."""
+    found = [chain for session in sessions for chain in chains(session, context_cap)]
+    if not found:
+        raise WorkloadError(
+            f"no session has a turn within {context_cap:,} tokens: give a larger --context-cap"
+        )
+    least = min(MIN_CHAIN_TURNS, turn_cap, max(len(chain.turns) for chain in found))
+    return [chain for chain in found if len(chain.turns) >= least]
 
 
 def choose_sessions(
@@ -109,15 +163,7 @@ def choose_sessions(
 
     Raises WorkloadError when there is no chain at all.
     """
-    found = [
-        chain for session in sessions for chain in chains(session.name, session.turns, context_cap)
-    ]
-    if not found:
-        raise WorkloadError(
-            f"no session has a turn within {context_cap:,} tokens: give a larger --context-cap"
-        )
-    least = min(MIN_CHAIN_TURNS, turn_cap, max(len(chain.turns) for chain in found))
-    usable = [chain for chain in found if len(chain.turns) >= least]
+    usable = usable_chains(sessions, turn_cap, context_cap)
     random.Random(seed).shuffle(usable)
     rounds, rest = divmod(count, len(usable))
     drawn = [

@@ -90,3 +90,21 @@ def test_any_traced_call_becomes_one_that_a_schema_can_force(
     function = script.steps[1].messages[-2]["tool_calls"][0]["function"]
     assert function["name"] == name
     assert json.loads(function["arguments"]) == arguments
+
+
+def test_sessions_of_one_harness_share_its_system_prompt(tokenizer: Tokenizer) -> None:
+    other = replace(LONG, name="other", harness="codex", system_tokens=8_000)
+    first, second, third = write(tokenizer, LONG, other, replace(other, name="third"))
+    systems = [script.steps[0].messages[0]["content"] for script in (first, second, third)]
+    assert systems[1] == systems[2] != systems[0]
+    assert [len(system.split()) for system in systems] == [1200, 800, 800]
+
+
+def test_after_a_compaction_only_the_system_prompt_is_repeated(tokenizer: Tokenizer) -> None:
+    turns = (turn(20_000), turn(30_000), replace(turn(15_000), compacted=True), turn(16_000))
+    (script,) = write(tokenizer, Session("s", turns))
+    assert [tokenizer.count(step.messages) for step in script.steps] == [2000, 3000, 1500, 1600]
+    before, after = script.steps[1].messages, script.steps[2].messages
+    assert after[0] == before[0] and [m["role"] for m in after] == ["system", "user"]
+    assert after[1] not in before
+    assert script.most_context_tokens == script.steps[1].prompt_tokens + script.steps[1].max_tokens

@@ -119,9 +119,13 @@ class Hardware:
             self.step_seconds([(min(chunk, tokens - at), min(at + chunk, tokens))]) for at in chunks
         )
 
+    @property
+    def block_bytes(self) -> int:
+        return self.block_size * self.kv_bytes_per_token
+
     def transfer_seconds(self, blocks: int) -> float:
         """Time to copy blocks between the cards and host memory, one way."""
-        return blocks * self.block_size * self.kv_bytes_per_token / (self.pcie_gb_per_s * 1e9)
+        return blocks * self.block_bytes / (self.pcie_gb_per_s * 1e9)
 
     def check_holds(self, sessions: Sequence[Session]) -> None:
         """Raises WorkloadError naming the first session that the pool cannot hold."""

@@ -26,6 +26,8 @@ EPILOG = """examples:
       the paper's set-up; learned policies train on 80 % of the sessions and the rest is replayed
   cachewise-bench replay --traces synthetic --policy vllm --policy ours --plot ours.png
       two policies on sessions drawn from published statistics
+  cachewise-bench replay --preset l40s-8b --traces traces/ --offload-gib 64 --policy all
+      one L40S with an 8B model, and 64 GiB of host memory for evicted blocks
   cachewise-bench replay --traces mine/ --train others/ --hardware my-cards.toml --human keep
       your sessions on your hardware, with their pauses
 """
@@ -110,8 +112,9 @@ def make_plans(arguments: argparse.Namespace, console: Console) -> Iterator[Plan
     """All that can be wrong with the options is found here, before any replay starts."""
     names = _policies(arguments)
     _check_options(arguments)
-    preset = PRESETS.get(arguments.preset, PRESETS["paper"])
-    hardware = Hardware.load(arguments.hardware or preset)
+    hardware = Hardware.load(_hardware(arguments))
+    if 0 < arguments.offload_gib * 2**30 < hardware.block_bytes:
+        raise WorkloadError(f"--offload-gib {arguments.offload_gib}: no block fits into it")
     training, usable = _training_and_replayed(arguments, console)
     for seed in arguments.seed:
         for count in arguments.sessions:
@@ -138,12 +141,18 @@ def _policies(arguments: argparse.Namespace) -> list[str]:
     return names
 
 
+def _hardware(arguments: argparse.Namespace) -> str:
+    """A name or a path; a preset's name stands for its hardware."""
+    name: str = arguments.hardware or arguments.preset or "paper"
+    return PRESETS.get(name, name)
+
+
 def _check_options(arguments: argparse.Namespace) -> None:
     """Contradictions, and files that could not be written after all the work."""
-    preset, hardware = arguments.preset, arguments.hardware
+    preset = arguments.preset
     if preset and arguments.train:
         raise WorkloadError(f"--preset {preset} splits --traces itself: leave --train out")
-    if preset and hardware not in (None, PRESETS[preset]):
+    if preset and _hardware(arguments) != PRESETS[preset]:
         raise WorkloadError(f"--preset {preset} is for {PRESETS[preset]}: leave --hardware out")
     if preset and arguments.chunk not in (None, PAPER_CHUNK):
         raise WorkloadError(f"--preset {preset} has {PAPER_CHUNK}-token chunks: leave --chunk out")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from cachewise_bench.__main__ import main
+from cachewise_bench.cost_model import Hardware
 from cachewise_bench.policies.catalogue import POLICIES
 from cachewise_bench.replay_command import PRESETS
 from cachewise_bench.replay_runs import Plan, replay_one
@@ -89,6 +90,14 @@ def test_a_preset_trains_on_most_sessions_and_replays_the_others(
     assert plan.chunk == 512
 
 
+@pytest.mark.parametrize("name", ["l40s-8b", "paper", "h200x2-qwen32b"])
+def test_hardware_has_a_name_or_its_presets(
+    name: str, traces: Path, tmp_path: Path, in_this_process: list[Plan]
+) -> None:
+    _rows(tmp_path, "--traces", str(traces), "--hardware", name, "--sessions=1", "--policy=vllm")
+    assert in_this_process[0].hardware == Hardware.load(PRESETS.get(name, name))
+
+
 def test_human_pauses_are_cut_capped_or_kept(
     traces: Path, tmp_path: Path, in_this_process: list[Plan]
 ) -> None:
@@ -146,6 +155,7 @@ def _printed(rows: list[dict[str, Any]]) -> str:
         (["--policy=vllm", "--preset=paper", "--train=x"], "leave --train out"),
         (["--policy=vllm", "--preset=paper", "--hardware=l40s-8b"], "leave --hardware out"),
         (["--policy=vllm", "--preset=l40s-8b", "--chunk=2048"], "leave --chunk out"),
+        (["--policy=vllm", "--offload-gib=1e-6"], "--offload-gib 1e-06: no block fits into it"),
         (["--policy=vllm", "--context-cap=500"], "give a larger --context-cap"),
         (["--policy=vllm", "--json=/nowhere/x.json"], "/nowhere/x.json: there is no such folder"),
         (["--policy=vllm", "--plot=/nowhere/x.png"], "/nowhere/x.png: there is no such folder"),

@@ -23,35 +23,76 @@ _NEW = rf"(?!{re.escape(REDACTED)})"
 
 _WORDS = r"api[_-]?key|access[_-]?key|secret|token(?!s)|passw(?:or)?d|passphrase|credential"
 
+_NEAR_WORDS = ("api", "access", "secret", "token", "passw", "passphrase", "credential")
+
 # What must stay is in the groups `keep` (before the secret) and `after`; the first pattern goes
-# first.
+# first. Before each one what the text must have in it, in small letters, to be worth the search:
+# most arguments have nothing of the kind.
 _PATTERNS = (
-    re.compile(
-        r"(?P<keep>-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY)"
-        r".*?(?P<after>-----END [A-Z0-9 ]{0,40}PRIVATE KEY|\Z)",
-        re.DOTALL,
+    (
+        ("-----begin",),
+        re.compile(
+            r"(?P<keep>-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY)"
+            r".*?(?P<after>-----END [A-Z0-9 ]{0,40}PRIVATE KEY|\Z)",
+            re.DOTALL,
+        ),
     ),
-    re.compile(r"(?P<keep>://[^\s/:@\"'\\]{0,256}:)[^\s/\"'\\]{1,512}(?P<after>@)"),
-    re.compile(
-        r"(?i)(?P<keep>authorization(?:\W(?!redacted\])){1,16}"
-        r"(?:(?:bearer|basic|token|digest)\s{1,4})?+)" + _NEW + r"[^\s\"'\\]{1,4096}(?P<after>)"
+    (
+        ("://",),
+        re.compile(r"(?P<keep>://[^\s/:@\"'\\]{0,256}:)[^\s/\"'\\]{1,512}(?P<after>@)"),
     ),
-    re.compile(r"(?i)(?P<keep>\bbearer\s{1,4})[\w.~+/=-]{6,4096}(?P<after>)"),
-    re.compile(
-        r"(?P<keep>\b)(?:sk-[\w-]{16,256}|gh[pousr]_\w{20,256}|github_pat_\w{20,256}"
-        r"|glpat-[\w-]{16,256}|xox[a-z]-[\w-]{10,256}|(?:AKIA|ASIA)[A-Z0-9]{16}"
-        r"|AIza[\w-]{30,64}|hf_\w{20,64}|npm_\w{30,64}|pypi-[\w-]{40,512}"
-        r"|eyJ[\w-]{8,2048}\.[\w-]{8,4096}(?:\.[\w-]{0,2048})?)(?P<after>)"
+    (
+        ("authorization",),
+        re.compile(
+            r"(?i)(?P<keep>authorization(?:\W(?!redacted\])){1,16}"
+            r"(?:(?:bearer|basic|token|digest)\s{1,4})?+)" + _NEW + r"[^\s\"'\\]{1,4096}(?P<after>)"
+        ),
     ),
-    re.compile(
-        rf"(?i)(?P<keep>(?:{_WORDS})[\w-]{{0,40}}\\{{0,8}}[\"']?\s{{0,4}}[=:]\s{{0,4}}){_NEW}"
-        r"(?:(?P<quote>\\{0,8}[\"'])(?:(?!(?P=quote))(?:\\.|.)){0,512}"
-        r"|[^\s\"'\\,;&|)}\]]{1,512})(?P<after>)",
-        re.DOTALL,
+    (
+        ("bearer",),
+        re.compile(r"(?i)(?P<keep>\bbearer\s{1,4})[\w.~+/=-]{6,4096}(?P<after>)"),
     ),
-    re.compile(
-        rf"(?i)(?P<keep>--?[a-z-]{{0,40}}(?:{_WORDS})[a-z-]{{0,20}}\s{{1,4}}){_NEW}"
-        r"[^\s\"'\\]{1,512}(?P<after>)"
+    (
+        (
+            "sk-",
+            "ghp_",
+            "gho_",
+            "ghu_",
+            "ghs_",
+            "ghr_",
+            "github_pat_",
+            "glpat-",
+            "xox",
+            "akia",
+            "asia",
+            "aiza",
+            "hf_",
+            "npm_",
+            "pypi-",
+            "eyj",
+        ),
+        re.compile(
+            r"(?P<keep>\b)(?:sk-[\w-]{16,256}|gh[pousr]_\w{20,256}|github_pat_\w{20,256}"
+            r"|glpat-[\w-]{16,256}|xox[a-z]-[\w-]{10,256}|(?:AKIA|ASIA)[A-Z0-9]{16}"
+            r"|AIza[\w-]{30,64}|hf_\w{20,64}|npm_\w{30,64}|pypi-[\w-]{40,512}"
+            r"|eyJ[\w-]{8,2048}\.[\w-]{8,4096}(?:\.[\w-]{0,2048})?)(?P<after>)"
+        ),
+    ),
+    (
+        _NEAR_WORDS,
+        re.compile(
+            rf"(?i)(?P<keep>(?:{_WORDS})[\w-]{{0,40}}\\{{0,8}}[\"']?\s{{0,4}}[=:]\s{{0,4}}){_NEW}"
+            r"(?:(?P<quote>\\{0,8}[\"'])(?:(?!(?P=quote))(?:\\.|.)){0,512}"
+            r"|[^\s\"'\\,;&|)}\]]{1,512})(?P<after>)",
+            re.DOTALL,
+        ),
+    ),
+    (
+        _NEAR_WORDS,
+        re.compile(
+            rf"(?i)(?P<keep>--?[a-z-]{{0,40}}(?:{_WORDS})[a-z-]{{0,20}}\s{{1,4}}){_NEW}"
+            r"[^\s\"'\\]{1,512}(?P<after>)"
+        ),
     ),
 )
 
@@ -64,6 +105,12 @@ def redact(arguments: str) -> str:
     if len(arguments) >= MAX_RAW_CHARS:
         # The cut may go through a secret, and its rest may be too short for its pattern.
         arguments = arguments[: MAX_RAW_CHARS - LONGEST_SECRET_CHARS]
-    for pattern in _PATTERNS:
-        arguments = pattern.sub(rf"\g<keep>{REDACTED}\g<after>", arguments)
+    # Tokens are counted in most arguments, and no secrets.
+    lowered = arguments.casefold().replace("tokens", " s")
+    # As the patterns compare, which take a dotless i, and an I with a dot, for an i.
+    if not lowered.isascii():
+        lowered = lowered.replace("\u0131", "i").replace("\u0307", "")
+    for signs, pattern in _PATTERNS:
+        if any(sign in lowered for sign in signs):
+            arguments = pattern.sub(rf"\g<keep>{REDACTED}\g<after>", arguments)
     return arguments[:MAX_ARGUMENT_CHARS]

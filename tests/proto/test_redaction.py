@@ -4,6 +4,7 @@ import json
 import time
 
 import pytest
+from cachewise_proto import redaction
 from cachewise_proto.redaction import MAX_ARGUMENT_CHARS, MAX_RAW_CHARS, redact
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,3 +101,31 @@ def test_hostile_arguments_take_little_time(piece):
 @given(st.text(max_size=5000))
 def test_any_text_is_cut_and_raises_nothing(text):
     assert len(redact(text[:MAX_RAW_CHARS])) <= MAX_ARGUMENT_CHARS
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                *COMMANDS,
+                *TOKENS,
+                "",
+                " ",
+                "make",
+                "PASSWORD=",
+                "tokens",
+                "ecret=abc ",
+                "TO\u212aEN=x",
+                "ap\u0130key=x",
+                "\u017fecret: x",
+                "\u0131",
+            ]
+        )
+    )
+)
+def test_no_pattern_is_skipped_that_would_find_something(pieces):
+    text = "".join(pieces)[: MAX_RAW_CHARS - 1]
+    everything = text
+    for _, pattern in redaction._PATTERNS:
+        everything = pattern.sub(rf"\g<keep>{redaction.REDACTED}\g<after>", everything)
+    assert redact(text) == everything[:MAX_ARGUMENT_CHARS]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -21,6 +22,9 @@ from .events import ToolCall
 
 MAX_NAME = 80
 """Characters of a kind, limit, program or action; the rest is cut."""
+
+_MAX_REMEMBERED = 8_192
+"""Calls that were read last: each is asked for several times until its wait is over."""
 
 _SHELLS = frozenset(("bash", "exec", "exec_command", "shell", "powershell"))
 _SCRIPTED = re.compile(r"\btools\.(\w+)")
@@ -45,6 +49,7 @@ class CallParts(NamedTuple):
     command: str
 
 
+@lru_cache(_MAX_REMEMBERED)
 def read_call(call: ToolCall) -> CallParts:
     arguments = call.arguments
     found = _COMMAND.search(arguments)

@@ -21,6 +21,7 @@ Everything here is numpy on arrays of the grid's size; "log survival" is log S a
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
@@ -115,23 +116,21 @@ def longest(curves: Sequence[Floats]) -> Floats:
 
 def quantile(curve: Floats, probability: float) -> float:
     """The wait that is not exceeded with this probability (0 < p < 1), at most MAX_WAIT_S."""
-    target = np.log1p(-probability)
+    target = math.log1p(-probability)
     segment = min(int(np.count_nonzero(curve > target)) - 1, BINS)
     if segment == 0:
-        return float(GRID_S[1] * probability / -np.expm1(curve[1]))
-    exponent = max(float(_exponents(curve)[segment]), 1e-12)
-    growth = (curve[segment] - target) / exponent
-    longest_growth = np.log(MAX_WAIT_S / GRID_S[segment])
-    return float(GRID_S[segment] * np.exp(min(growth, longest_growth)))
+        return _GRID[1] * probability / -math.expm1(curve[1])
+    growth = (float(curve[segment]) - target) / max(_exponent(curve, segment), 1e-12)
+    return _GRID[segment] * math.exp(min(growth, math.log(MAX_WAIT_S / _GRID[segment])))
 
 
 def log_chance_over(curve: Floats, seconds: float) -> float:
     """log S(seconds)."""
     segment = min(censored_bin(seconds), BINS)
     if segment == 0:
-        return float(np.log1p(seconds / GRID_S[1] * np.expm1(curve[1])))
-    exponent = _exponents(curve)[segment]
-    return float(curve[segment] - exponent * np.log(seconds / GRID_S[segment]))
+        return math.log1p(seconds / _GRID[1] * math.expm1(curve[1]))
+    exponent = _exponent(curve, segment)
+    return float(curve[segment]) - exponent * math.log(seconds / _GRID[segment])
 
 
 def remaining(curve: Floats, power: float = POWER) -> Floats:
@@ -139,25 +138,27 @@ def remaining(curve: Floats, power: float = POWER) -> Floats:
 
     X = min(T, max(HORIZON_S, OVERDUE * t)) - t, and its power mean E[X^power]^(1 / power).
     """
-    reached = np.exp(np.minimum(curve[None, :] - curve[:, None], 0.0)) * _IS_LATER
-    ends_in = np.append(reached[:, :-1] - reached[:, 1:], reached[:, -1:], axis=1)
-    ends_in[~_IS_LATER] = 0.0
-    return np.asarray((ends_in * _REMAINING_S**power).sum(axis=1) ** (1 / power))
+    reached = np.exp(curve)  # at least 1e-289, since hazards are
+    ends_in = np.append(reached[:-1] * -np.expm1(np.diff(curve)), reached[-1:])
+    powers = _REMAINING_POWER if power == POWER else _REMAINING_S**power
+    return np.asarray((powers @ ends_in / reached) ** (1 / power))
 
 
-def _exponents(curve: Floats) -> Floats:
-    """a of S = S_j (t / GRID_S[j])^-a per segment.
-
-    The last goes on beyond the grid; the first is linear and has none.
-    """
-    inner = -np.diff(curve[1:]) / _LOG_RATIO
-    return np.concatenate(([np.nan], inner, inner[-1:]))
+def _exponent(curve: Floats, segment: int) -> float:
+    """a of S = S_j (t / GRID_S[j])^-a in segment j > 0; the last goes on beyond the grid."""
+    left = min(segment, BINS - 1)
+    return float(curve[left] - curve[left + 1]) / _LOG_RATIO[left - 1]
 
 
-_LOG_RATIO = np.diff(np.log(GRID_S[1:]))
+_LOG_RATIO: list[float] = np.diff(np.log(GRID_S[1:])).tolist()
 _MIDDLE_S = np.append(np.sqrt(np.maximum(GRID_S[:-1], GRID_S[1] / 2) * GRID_S[1:]), MAX_WAIT_S)
-_IS_LATER = np.triu(np.ones((BINS + 1, BINS + 1), bool))
-_REMAINING_S = np.maximum(
-    np.minimum(_MIDDLE_S, np.maximum(HORIZON_S, OVERDUE * GRID_S)[:, None]) - GRID_S[:, None], 0.0
+_REMAINING_S = np.triu(
+    np.maximum(
+        np.minimum(_MIDDLE_S, np.maximum(HORIZON_S, OVERDUE * GRID_S)[:, None]) - GRID_S[:, None],
+        0.0,
+    )
 )
-"""Row t: the remaining wait at that grid time if the wait ends in the bin of the column."""
+"""Row t: the remaining wait at that grid time if the wait ends in the bin of the column; 0 in those
+before it.
+"""
+_REMAINING_POWER = _REMAINING_S**POWER

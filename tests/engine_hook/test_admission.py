@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from cachewise_engine_hook.admission import PRESETS, ActiveSet, Candidate
+from cachewise_engine_hook.admission import PATIENCE_S, ActiveSet, Candidate
 from cachewise_engine_hook.room import Room
 from hypothesis import given
 from hypothesis import strategies as st
 
 POOL = 100
-PATIENCE_S = PRESETS["throughput"].patience_s
+LONG_ENOUGH_S = PATIENCE_S["throughput"]
 
 
 class Pool:
@@ -15,7 +15,7 @@ class Pool:
     def __init__(self, held: dict[str, int], waits: dict[str, float] | None = None) -> None:
         self.held, self.waits = held, waits or {}
         self.active = ActiveSet(
-            PRESETS["throughput"], POOL, lambda s, now: self.waits.get(s, 0.0), lambda s: 1.0
+            LONG_ENOUGH_S, POOL, lambda s, now: self.waits.get(s, 0.0), lambda s: 1.0
         )
 
     def step(self, *waiting: Candidate, running: set[str] | None = None) -> set[str]:
@@ -39,9 +39,10 @@ def test_whoever_does_not_fit_is_parked_and_the_shortest_entry_goes_first() -> N
     assert pool.active.parked == 1 and pool.active.is_pressed
 
 
-def test_waiting_makes_a_large_entry_go_before_a_short_one() -> None:
+def test_whoever_has_waited_long_enough_enters_before_a_short_entry_the_oldest_first() -> None:
     pool = Pool({})
-    assert pool.step(Candidate("a", 90, 20), Candidate("b", 30, 0)) == {"a"}
+    late, later = Candidate("a", 60, LONG_ENOUGH_S + 1), Candidate("b", 40, LONG_ENOUGH_S)
+    assert pool.step(Candidate("c", 10, 0), later, late) == {"a"}
 
 
 def test_a_session_that_is_away_for_long_is_displaced_and_one_that_returns_soon_is_not() -> None:
@@ -115,14 +116,14 @@ def test_two_requests_of_one_session_are_one_candidate() -> None:
 def test_whoever_has_waited_long_enough_displaces_even_a_session_that_returns_soon() -> None:
     pool = Pool({"a": 90}, {"a": 0.5})
     pool.step(Candidate("a", 90, 0))
-    assert pool.step(Candidate("b", 50, PATIENCE_S / 2), running={"h"}) == {"a", "h"}
-    assert pool.step(Candidate("b", 50, PATIENCE_S), running={"h"}) == {"b", "h"}
+    assert pool.step(Candidate("b", 50, LONG_ENOUGH_S - 1), running={"h"}) == {"a", "h"}
+    assert pool.step(Candidate("b", 50, LONG_ENOUGH_S), running={"h"}) == {"b", "h"}
 
 
 def test_for_whom_patience_has_ended_room_adds_up_over_several_steps() -> None:
     pool = Pool({"a": 50, "b": 45})
     pool.step(Candidate("a", 45, 0), Candidate("b", 45, 0))
-    big = Candidate("c", 90, PATIENCE_S)
+    big = Candidate("c", 90, LONG_ENOUGH_S)
     assert pool.step(big, Candidate("a", 1, 0)) == {"a"}, "b is away and makes room for c"
     assert pool.step(big, Candidate("b", 1, 0)) == {"c"}, "and now a is away; b waits in turn"
 

@@ -5,14 +5,16 @@ turn pushes out what the next one needs. So only the active sessions run and kee
 requests of the others, the parked ones, wait. The paper does not control this.
 
 A parked request enters when its missing blocks fit into the room: blocks that nobody active holds
-or is about to need. The order of entry is a_i minus ageing_blocks_per_s for every second of
-waiting. If the first in that order finds no room, it may displace active sessions that are away in
-a tool call, longest forecast first, where that pays: the engine must recompute what it drops, at
-everybody's expense, so a session is displaced only if its remaining wait exceeds payback times the
-seconds that its prefix costs to compute again. While the engine has nothing else to run the expense
-is small, and payback_when_idle holds. And patience ends: the payback asked for falls with the time
-that the request has waited, to nothing at patience_s. Whoever is displaced must then wait in turn,
-so swaps stay rare.
+or is about to need. The one with the fewest missing enters first. If it finds no room, it may
+displace active sessions that are away in a tool call, longest forecast first, where that pays: the
+engine must compute again what it drops, at everybody's expense, so a session is displaced only if
+its remaining wait exceeds PAYBACK times the seconds that its prefix costs to compute again. While
+the engine has nothing else to run the expense is small, and PAYBACK_WHEN_IDLE holds.
+
+And patience ends: a request that has waited patience_s enters before all others, the oldest first,
+and displaces whoever is away. Patience is the one choice between the mean and the tail. Without end
+the same few sessions wait long, and little is computed twice; a short one spreads the wait over all
+and pays for it by computing more.
 
 A session whose request is running, and one whose request was preempted, is active always. Without
 pressure everybody fits, nobody is ever parked, and the waiting queue keeps the order of arrival.
@@ -21,31 +23,19 @@ pressure everybody fits, nobody is ever parked, and the waiting queue keeps the 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from cachewise_engine_hook.room import Room
 
 OUTPUT_TOKENS = 1_000
 """Room kept for an answer; max_tokens says little, it is mostly the model's limit."""
-SLACK = 0.02
+SLACK = 0.05
 """Share of the pool that is left for growth that was not foreseen."""
 
 
-@dataclass(frozen=True, slots=True)
-class Preset:
-    """A point on the frontier between the mean session time and the longest wait."""
-
-    ageing_blocks_per_s: float
-    payback: float
-    payback_when_idle: float
-    patience_s: float
-
-
-PRESETS = {
-    "throughput": Preset(5.0, 40.0, 2.0, 100.0),
-    "fair": Preset(20.0, 40.0, 2.0, 50.0),
-}
+PAYBACK, PAYBACK_WHEN_IDLE = 40.0, 2.0
+PATIENCE_S = {"throughput": 250.0, "fair": 60.0}
+"""By preset: how long a request may find no room before it displaces whoever is away."""
 
 
 class Candidate(NamedTuple):
@@ -73,7 +63,7 @@ class ActiveSet:
 
     def __init__(
         self,
-        preset: Preset,
+        patience_s: float,
         pool_blocks: int,
         time_to_reuse: Callable[[str, float], float],
         recompute_s: Callable[[str], float],
@@ -88,7 +78,7 @@ class ActiveSet:
         """Sessions parked for another's sake, and because the active ones had outgrown the pool."""
         self.on_parked: Callable[[str, str, str], None] = lambda session, why, for_whom: None
         """Called when a session that was active is parked: "displaced" for whom, or "left"."""
-        self._preset = preset
+        self._patience_s = patience_s
         self._time_to_reuse, self._recompute_s = time_to_reuse, recompute_s
         self._slack = int(SLACK * pool_blocks)
         self._active: set[str] = set()
@@ -164,17 +154,20 @@ class ActiveSet:
         is_busy: bool,
     ) -> None:
         """Lets parked sessions in, one by one in the order of entry, while there is room."""
-        preset = self._preset
-        full_payback = preset.payback if is_busy else preset.payback_when_idle
-        parked.sort(key=lambda c: c.missing_blocks - preset.ageing_blocks_per_s * c.waited_s)
-        for candidate in parked:
-            payback = full_payback * max(0.0, 1.0 - candidate.waited_s / preset.patience_s)
+        full_payback = PAYBACK if is_busy else PAYBACK_WHEN_IDLE
+        for candidate in sorted(parked, key=self._order_of_entry):
+            payback = full_payback if candidate.waited_s < self._patience_s else 0.0
             alone = not self._active
             self._enters(candidate.session)  # room now counts what it holds already
             needed += candidate.missing_blocks
             if not alone and not self._displace(candidate, needed, away, payback):
                 self._leaves(candidate.session)
                 return
+
+    def _order_of_entry(self, candidate: Candidate) -> tuple[bool, float]:
+        if candidate.waited_s >= self._patience_s:
+            return (False, -candidate.waited_s)
+        return (True, candidate.missing_blocks)
 
     def _displace(
         self, candidate: Candidate, needed: int, away: list[tuple[float, str]], payback: float

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from cachewise_engine_hook.admission import OUTPUT_TOKENS, PRESETS, ActiveSet, Candidate
+from cachewise_engine_hook.admission import OUTPUT_TOKENS, PATIENCE_S, ActiveSet, Candidate
 from cachewise_engine_hook.claimed_blocks import ClaimableBlock
 from cachewise_engine_hook.claims import Asked, Ended
 from cachewise_engine_hook.config import Config
@@ -83,8 +83,8 @@ class EngineHook:
         if self.mode == "observe":
             config = replace(config, claim_share=0.0)
         self.claims = Retention(config, free_queue, pool_blocks, block_size, self._wait_s)
-        preset = PRESETS[config.preset]
-        self.active = ActiveSet(preset, pool_blocks, self._away_s, self._recompute_s)
+        patience_s = PATIENCE_S[config.preset]
+        self.active = ActiveSet(patience_s, pool_blocks, self._away_s, self._recompute_s)
         self.active.on_parked = self._parked
         self.trace = DecisionTrace(config.trace_share) if config.trace_share else None
         if self.trace is not None or self.mode == "observe":

@@ -10,6 +10,7 @@ from pathlib import Path
 from cachewise_bench import replay_command
 from cachewise_bench.engine import POLICIES
 from cachewise_bench.forecast import command as forecast
+from cachewise_bench.serving import command as serving
 
 DESCRIPTION = "Replays coding-agent sessions against vLLM, with and without CacheWise."
 
@@ -44,6 +45,7 @@ def parser(run_engine: Callable[..., int]) -> argparse.ArgumentParser:
     _add_output_options(engine)
     forecast.add_parser(commands)
     replay_command.add_parser(commands)
+    serving.add_parser(commands)
     return top
 
 

@@ -1,0 +1,1 @@
+"""What the predictor takes: a real one with an embedded Valkey, loaded over loopback."""

@@ -202,6 +202,37 @@ CLAIMS = Row(
     ),
 )
 
+ACTIVE = Row(
+    "Who is active",
+    (
+        Panel(
+            "Parked sessions",
+            "Sessions whose request waits until there is room for all of their blocks.",
+            "short",
+            (Query("sum by (instance) (cachewise_parked_sessions)", "{{instance}}"),),
+        ),
+        Panel(
+            "Sessions taken out of the active set",
+            "Displaced: for another that had waited. Left: the set had outgrown the pool.",
+            "short",
+            (Query(per_second("cachewise_sessions_parked_total", "reason"), "{{reason}}"),),
+            is_stacked=True,
+        ),
+        Panel(
+            "Guard",
+            "1 while forecasts have no say, since they cost more than twice what LRU would have.",
+            "short",
+            (Query("max by (instance) (cachewise_guard_follows_lru)", "{{instance}}"),),
+        ),
+        Panel(
+            "Mode observe: what mode full would do otherwise",
+            "Requests held back or reordered, and evicted blocks that it would have kept.",
+            "short",
+            (Query(per_second("cachewise_observed_total", "difference"), "{{difference}}"),),
+        ),
+    ),
+)
+
 WAITS = Row(
     "Who waits",
     (
@@ -386,4 +417,4 @@ LATENCY = Row(
     ),
 )
 
-ROWS = (OVERVIEW, CACHE, CLAIMS, WAITS, FORECASTS, EVENTS, LATENCY)
+ROWS = (OVERVIEW, CACHE, CLAIMS, ACTIVE, WAITS, FORECASTS, EVENTS, LATENCY)

@@ -21,6 +21,9 @@ from cachewise_bench.workload import Fork, Session, WorkloadError
 
 START_STAGGER_S = 0.001
 
+STUCK_S = 600.0
+"""A policy that lets nobody run for so long, while nobody is away, never will."""
+
 
 @dataclass(frozen=True)
 class RequestRecord:
@@ -74,7 +77,8 @@ class Outcome:
 
 @dataclass
 class Replay:
-    """One run. Raises WorkloadError for a session that the pool cannot hold."""
+    """One run. Raises WorkloadError for a session that the pool cannot hold, and for
+    a policy that never lets anybody run."""
 
     sessions: list[Session]
     policy: Policy
@@ -87,6 +91,8 @@ class Replay:
     _due: list[tuple[float, int]] = field(default_factory=list)
     _live: dict[str, _Live] = field(default_factory=dict)
     _records: list[RequestRecord] = field(default_factory=list)
+    _worked: tuple[int, float] = (0, 0.0)
+    """Steps when the engine last had work, or somebody was away, and that moment."""
 
     def __post_init__(self) -> None:
         if not self.sessions:
@@ -119,6 +125,7 @@ class Replay:
             for request in done:
                 self._finish(self._live.pop(request.request_id))
                 self.progress(len(self._records), total)
+            self._check_that_work_goes_on()
         return self._outcome()
 
     # ---- steps ----------------------------------------------------------------------------------
@@ -184,6 +191,16 @@ class Replay:
             self._awaited[at] = (len(subagents), returns_at)
         else:
             heapq.heappush(self._due, (returns_at, at.parent))
+
+    def _check_that_work_goes_on(self) -> None:
+        engine, (steps, at) = self.engine, self._worked
+        if engine.steps > steps or self._due:
+            self._worked = (engine.steps, engine.now)
+        elif engine.now - at > STUCK_S:
+            raise WorkloadError(
+                f"{self.policy.name} has let none of {len(self._live)} waiting requests run since "
+                f"{at:,.0f} s, with {len(self._records)} turns done"
+            )
 
     def _start(self, index: int, now: float) -> None:
         self._started_s[index] = now

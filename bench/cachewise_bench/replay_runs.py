@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cachewise_bench.cost_model import Hardware
-from cachewise_bench.workload import Session
+from cachewise_bench.workload import Session, with_subagents
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class Plan:
 
     @property
     def turns(self) -> int:
-        return sum(len(session.turns) for session in self.sessions)
+        """Those of the subagents, too."""
+        return sum(len(session.turns) for session in with_subagents(self.sessions)[0])
 
 
 def replay_all(plans: Sequence[Plan], processes: int, console: Console) -> list[dict[str, Any]]:

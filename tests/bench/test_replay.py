@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from cachewise_bench.policies.catalogue import POLICIES
+from cachewise_bench.policies.queues import OrderedQueue
 from cachewise_bench.replay import START_STAGGER_S, Outcome, Replay
 from cachewise_bench.workload import Session, Turn, WorkloadError
 
@@ -100,6 +101,14 @@ def test_progress_is_told_for_each_turn() -> None:
 def test_a_session_longer_than_the_pool_is_an_error() -> None:
     with pytest.raises(WorkloadError, match="session small/0 needs 100 blocks and the pool"):
         prepared("vllm", small_sessions(turns=2), pool_blocks=80)
+
+
+def test_a_policy_that_admits_nobody_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cachewise_bench.replay.STUCK_S", 0.5)
+    replay = prepared("vllm", small_sessions(count=2))
+    replay.engine.scheduler.waiting = OrderedQueue(is_eligible=lambda request: False)
+    with pytest.raises(WorkloadError, match="vllm has let none of 2 waiting requests run since 0"):
+        replay.run()
 
 
 def test_no_sessions_are_an_error() -> None:

@@ -12,6 +12,7 @@ command takes about as long, not exactly. Bounded: RECENT waits per session, two
 from __future__ import annotations
 
 import zlib
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,9 @@ _LEVELS = ((0, 3, 5.0), (1, 3, 2.0), (2, 2, 0.75))
 """Index of the key, newest waits taken, and weight of the level before. From held-out sessions."""
 
 _COMMAND, _PER_COMMAND = 2, 2
+
+_MAX_REMEMBERED = 8_192
+"""Calls whose keys were made last."""
 
 _SPREAD = (0.1, 0.8, 0.1)
 
@@ -67,6 +71,7 @@ def sharpen(hazard: Floats, recent: Recent, calls: tuple[ToolCall, ...]) -> Floa
     return hazard
 
 
+@lru_cache(_MAX_REMEMBERED)
 def _keys(calls: tuple[ToolCall, ...]) -> tuple[int, int, int]:
     parts = read_call(main_call(calls))
     return (

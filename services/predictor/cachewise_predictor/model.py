@@ -21,11 +21,11 @@ Counts are additive, so the order of intervals does not matter.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -95,9 +95,25 @@ class Level(NamedTuple):
     samples: int
 
 
+class _Chain(NamedTuple):
+    """levels: from the prior on; curve: log survival of the last; samples: of its source."""
+
+    levels: tuple[Level, ...]
+    curve: Floats
+    samples: int
+
+    @classmethod
+    def of(cls, levels: Sequence[Level]) -> _Chain:
+        last = levels[-1]
+        samples = max(level.samples for level in levels if level.source is last.source)
+        return cls(tuple(levels), survival.log_survival(last.hazard), samples)
+
+
 _ELAPSED_S = tuple(GRID_S.tolist())
 _EMPTY = Row(np.zeros(BINS, np.int64), np.zeros(BINS + 1, np.int64))
 _Turn = tuple[str, Wait, tuple[ToolCall, ...], Recent]
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +125,10 @@ class Model:
     digest: int = 0
     _forecasts: dict[_Turn, Forecast] = field(default_factory=dict, repr=False)
     _upper: dict[Group, list[Level]] = field(default_factory=dict, repr=False)
+    _chains: dict[tuple[Group, ...], _Chain] = field(default_factory=dict, repr=False)
+    _groups_of_call: dict[tuple[str, ToolCall], tuple[Group, ...]] = field(
+        default_factory=dict, repr=False
+    )
 
     @classmethod
     def fit(cls, intervals: Iterable[Interval]) -> Model:
@@ -133,29 +153,23 @@ class Model:
 
         calls: those of the turn, for a TOOL wait; recent: what the session has waited before.
         """
-        turn = (tenant, wait, calls, recent)
+        is_call = wait is Wait.TOOL and bool(calls)
+        turn = (tenant, wait, calls, evidence.relevant(recent, calls) if is_call else ())
         known = self._forecasts.get(turn)
         if known is None:
-            if len(self._forecasts) >= _MAX_REMEMBERED:
-                self._forecasts.clear()
-            known = self._forecasts[turn] = self._make_forecast(turn)
+            known = _remember(self._forecasts, turn, self._make_forecast(turn))
         return known
 
     def curve(
         self, tenant: str, wait: Wait, calls: tuple[ToolCall, ...], recent: Recent = ()
     ) -> Floats:
         """log survival of the same wait."""
-        return self._curve(self._chains(tenant, wait, calls), calls, recent)
+        chains = self._chains_of(tenant, wait, calls)
+        return self._curve(chains, calls, evidence.relevant(recent, calls) if calls else ())
 
-    def levels(self, tenant: str, wait: Wait, call: ToolCall | None) -> list[Level]:
+    def levels(self, tenant: str, wait: Wait, call: ToolCall | None) -> Sequence[Level]:
         """From the prior to the most special one that has data."""
-        if call is None or wait is not Wait.TOOL:
-            return self._upper_levels(Group(tenant, wait))
-        kind, *parts = self._groups_of(tenant, call)
-        chain = self._upper_levels(kind)
-        for part in parts:
-            self._shrink(chain, str(part.part), part, Source.CLUSTER)
-        return chain
+        return self._chain(tenant, wait, call).levels
 
     def learn(self, intervals: Iterable[Interval]) -> Model:
         """A model with these intervals added; this one stays as it is."""
@@ -196,33 +210,45 @@ class Model:
 
     def _make_forecast(self, turn: _Turn) -> Forecast:
         tenant, wait, calls, recent = turn
-        chains = self._chains(tenant, wait, calls)
-        recent = evidence.relevant(recent, calls) if wait is Wait.TOOL and calls else ()
+        chains = self._chains_of(tenant, wait, calls)
         curve = self._curve(chains, calls, recent)
-        counts = [max(x.samples for x in chain if x.source is chain[-1].source) for chain in chains]
-        source = max((chain[-1].source for chain in chains), key=list(Source).index)
+        source = max((chain.levels[-1].source for chain in chains), key=list(Source).index)
         return Forecast(
             elapsed_s=_ELAPSED_S,
             remaining_s=tuple(survival.remaining(curve).tolist()),
             quantiles=tuple(Quantile(p, survival.quantile(curve, p)) for p in PROBABILITIES),
             source=Source.CLUSTER if recent else source,
-            sample_count=min(counts),
+            sample_count=min(chain.samples for chain in chains),
             model_version=self.version,
             log_survival=curve.astype(np.float32),
         )
 
-    def _chains(self, tenant: str, wait: Wait, calls: tuple[ToolCall, ...]) -> list[list[Level]]:
-        """The levels of each call that counts; one without a call if there is none."""
+    def _chains_of(self, tenant: str, wait: Wait, calls: tuple[ToolCall, ...]) -> list[_Chain]:
+        """A chain for each call that counts; one without a call if there is none."""
         telling = self._telling(calls) if wait is Wait.TOOL else ()
-        return [self.levels(tenant, wait, call) for call in telling or (None,)]
+        return [self._chain(tenant, wait, call) for call in telling or (None,)]
 
-    def _curve(
-        self, chains: list[list[Level]], calls: tuple[ToolCall, ...], recent: Recent
-    ) -> Floats:
-        curve = survival.longest([survival.log_survival(chain[-1].hazard) for chain in chains])
-        if not recent or not calls:
+    def _chain(self, tenant: str, wait: Wait, call: ToolCall | None) -> _Chain:
+        """The levels of a call; the same for all calls that have the same groups with data."""
+        if call is None or wait is not Wait.TOOL:
+            groups: tuple[Group, ...] = (Group(tenant, wait),)
+        else:
+            kind, *parts = self._groups_of(tenant, call)
+            groups = (kind, *(part for part in parts if part in self.rows))
+        known = self._chains.get(groups)
+        if known is None:
+            levels = self._upper_levels(groups[0])
+            for part in groups[1:]:
+                self._shrink(levels, str(part.part), part, Source.CLUSTER)
+            known = _remember(self._chains, groups, _Chain.of(levels))
+        return known
+
+    def _curve(self, chains: list[_Chain], calls: tuple[ToolCall, ...], recent: Recent) -> Floats:
+        """recent: the session's waits that say something about these calls."""
+        curve = survival.longest([chain.curve for chain in chains])
+        if not recent:
             return curve
-        hazard = -np.expm1(np.diff(curve))
+        hazard = chains[0].levels[-1].hazard if len(chains) == 1 else -np.expm1(np.diff(curve))
         return survival.log_survival(evidence.sharpen(hazard, recent, calls))
 
     def _upper_levels(self, group: Group) -> list[Level]:
@@ -237,8 +263,7 @@ class Model:
                 tilted = survival.tilt(known[-1].hazard, published, prior.OVERALL)
                 known[-1] = known[-1]._replace(hazard=tilted)
                 self._shrink(known, f"kind {group.kind}", group, Source.TOOL)
-            if len(self._upper) < _MAX_REMEMBERED:
-                self._upper[group] = known
+            _remember(self._upper, group, known)
         return known.copy()
 
     def _shrink(self, chain: list[Level], name: str, group: Group, source: Source) -> None:
@@ -257,21 +282,26 @@ class Model:
             groups += self._groups_of(tenant, self._slowest(tenant, interval.calls))
         return groups
 
-    def _groups_of(self, tenant: str, call: ToolCall) -> list[Group]:
+    def _groups_of(self, tenant: str, call: ToolCall) -> tuple[Group, ...]:
         """The call's kind, and its parts from the general to the special."""
+        known = self._groups_of_call.get((tenant, call))
+        if known is None:
+            known = _remember(self._groups_of_call, (tenant, call), self._make_groups(tenant, call))
+        return known
+
+    def _make_groups(self, tenant: str, call: ToolCall) -> tuple[Group, ...]:
         parts = read_call(call)
         clusters = self.clusters.get((tenant, parts.kind))
         cluster = clusters.assign(call.arguments) if clusters else None
-        names = {
-            "cluster": "" if cluster is None else str(cluster),
-            "limit": parts.limit,
-            "program": parts.program,
-            "action": fingerprint(parts.action) if parts.action else "",
-            "command": parts.command if call.arguments else "",
-        }
-        special = [f"{level} {name}" for level, name in names.items() if name]
-        kind = Group(tenant, Wait.TOOL, parts.kind)
-        return [kind, *(kind._replace(part=part) for part in special)]
+        names = (
+            ("cluster", "" if cluster is None else str(cluster)),
+            ("limit", parts.limit),
+            ("program", parts.program),
+            ("action", fingerprint(parts.action) if parts.action else ""),
+            ("command", parts.command if call.arguments else ""),
+        )
+        special = [f"{level} {name}" for level, name in names if name]
+        return tuple(Group(tenant, Wait.TOOL, parts.kind, part) for part in (None, *special))
 
     def _telling(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
         """One call of each kind, in an order that does not depend on the turn's."""
@@ -338,3 +368,11 @@ def _digest(pieces: Iterable[bytes]) -> int:
     for piece in pieces:
         digest.update(piece)
     return int.from_bytes(digest.digest())
+
+
+def _remember(known: dict[_Key, _Value], key: _Key, value: _Value) -> _Value:
+    """Adds to what was computed before, from the start when that is too much."""
+    if len(known) >= _MAX_REMEMBERED:
+        known.clear()
+    known[key] = value
+    return value

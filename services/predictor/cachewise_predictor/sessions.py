@@ -18,7 +18,7 @@ from __future__ import annotations
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from .events import (
     Event,
@@ -43,8 +43,7 @@ _SLACK_S = 1.0
 _TURNS_REMEMBERED = 8
 
 
-@dataclass(frozen=True, slots=True)
-class SessionState:
+class SessionState(NamedTuple):
     """What is known about one session. seen: checksums of the last starts and ends of turns."""
 
     touched_at: float
@@ -56,8 +55,7 @@ class SessionState:
     """Waits for tools that the session has had."""
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(NamedTuple):
     """What an event did. state: the session's new state, None if it is forgotten."""
 
     key: SessionKey
@@ -94,12 +92,12 @@ class Sessions:
         elif (mark := _mark(event)) in state.seen:
             change = Change(event.key, state, is_duplicate=True)
         else:
-            state = replace(state, seen=(*state.seen, mark)[-2 * _TURNS_REMEMBERED :])
+            state = state._replace(seen=(*state.seen, mark)[-2 * _TURNS_REMEMBERED :])
             take = _start_turn if isinstance(event.kind, TurnStarted) else _end_turn
             change = take(event, state, at)
         if change.is_duplicate or change.state is None:
             return change
-        change = replace(change, state=replace(change.state, touched_at=now))
+        change = change._replace(state=change.state._replace(touched_at=now))
         self._put(event.key, change.state)
         return change
 
@@ -130,13 +128,13 @@ class Sessions:
 def _start_turn(event: Event, state: SessionState, at: float) -> Change:
     opened = state.open
     if state.ended_at is not None and at > state.ended_at:
-        state = replace(state, ended_at=None)
+        state = state._replace(ended_at=None)
     if opened is None:
-        return Change(event.key, replace(state, unmatched_start=(event.turn, at)))
+        return Change(event.key, state._replace(unmatched_start=(event.turn, at)))
     if opened.turn == event.turn or at < opened.opened_at - _SLACK_S:
         return Change(event.key, state)
     finished = _close(event.key, opened, at, is_finished=True)
-    return Change(event.key, replace(_remember(state, finished), open=None), finished)
+    return Change(event.key, _remember(state, finished)._replace(open=None), finished)
 
 
 def _end_turn(event: Event, state: SessionState, at: float) -> Change:
@@ -146,13 +144,13 @@ def _end_turn(event: Event, state: SessionState, at: float) -> Change:
     if start is not None and start[0] != event.turn and at <= start[1]:
         finished = _close(event.key, opened, start[1], is_finished=True)
         return Change(
-            event.key, replace(_remember(state, finished), unmatched_start=None), finished
+            event.key, _remember(state, finished)._replace(unmatched_start=None), finished
         )
     if state.ended_at is not None and at <= state.ended_at:
         return Change(event.key, state)
     if state.open is not None and at < state.open.opened_at:
         return Change(event.key, state)
-    state = replace(state, open=opened, unmatched_start=None, ended_at=None)
+    state = state._replace(open=opened, unmatched_start=None, ended_at=None)
     return Change(event.key, state, has_opened=True)
 
 
@@ -162,13 +160,13 @@ def _end_session(event: Event, state: SessionState, at: float) -> Change:
     if state.open is not None and at < state.open.opened_at - _SLACK_S:
         return Change(event.key, state)
     censored = _close(event.key, state.open, at, is_finished=False)
-    return Change(event.key, replace(state, open=None, ended_at=at), censored, has_ended=True)
+    return Change(event.key, state._replace(open=None, ended_at=at), censored, has_ended=True)
 
 
 def _remember(state: SessionState, finished: Interval | None) -> SessionState:
     if finished is None or finished.wait is not Wait.TOOL or not finished.calls:
         return state
-    return replace(state, recent=remember(state.recent, finished.calls, finished.seconds))
+    return state._replace(recent=remember(state.recent, finished.calls, finished.seconds))
 
 
 def _close(

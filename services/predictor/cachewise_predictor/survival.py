@@ -48,7 +48,7 @@ LATE_S, LATE_KAPPA = 60.0, 20.0
 MAX_WAIT_S = 30 * 86_400.0
 """Quantiles of a tail that never falls end here."""
 
-_GRID = GRID_S.tolist()
+_GRID: list[float] = GRID_S.tolist()
 _LEAST_HAZARD, _MOST_HAZARD = 1e-9, 1 - 1e-9
 
 

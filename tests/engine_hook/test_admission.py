@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-from cachewise_engine_hook.admission import PATIENCE_S, ActiveSet, Candidate
+from cachewise_engine_hook.admission import PATIENCE_S, SWAP_SHARE, ActiveSet, Candidate
 from cachewise_engine_hook.room import Room
 from hypothesis import given
 from hypothesis import strategies as st
 
 POOL = 100
-LONG_ENOUGH_S = PATIENCE_S["throughput"]
+LONG_ENOUGH_S = PATIENCE_S[0]
+"""Patience where computing costs nothing."""
 
 
 class Pool:
@@ -15,7 +16,7 @@ class Pool:
     def __init__(self, held: dict[str, int], waits: dict[str, float] | None = None) -> None:
         self.held, self.waits = held, waits or {}
         self.active = ActiveSet(
-            LONG_ENOUGH_S, POOL, lambda s, now: self.waits.get(s, 0.0), lambda s: 1.0
+            SWAP_SHARE["throughput"], POOL, lambda s, now: self.waits.get(s, 0.0), lambda s: 1.0
         )
 
     def step(self, *waiting: Candidate, running: set[str] | None = None) -> set[str]:
@@ -106,6 +107,23 @@ def test_running_and_preempted_sessions_are_never_parked_and_nobody_is_alone_out
         assert {c.session for c in waiting if c.must_run} <= active
         assert active or not waiting
         assert 0 <= pool.active.parked == len({c.session for c in waiting} - active)
+
+
+def test_patience_grows_with_what_the_parked_would_cost() -> None:
+    def enters(waited_s: float, others: int) -> bool:
+        """b, before a session that is away for half a second, with others that wait for room."""
+        active = Pool({}, {"a": 0.5}).active
+        held, waiting = [(frozenset("a"), 90)], [Candidate("b", 50, waited_s)]
+        waiting += [Candidate(f"c{i}", 50, 0) for i in range(others)]
+        active.update(0.0, [Candidate("a", 90, 0)], set(), Room(POOL, ()))
+        active.update(0.0, waiting, {"h"}, Room(POOL, held), seconds_per_block=0.1)
+        return "b" in active
+
+    one_swap_s = 50 * 0.1 / SWAP_SHARE["throughput"]
+    assert enters(1.1 * one_swap_s, others=0)
+    assert not enters(1.1 * one_swap_s, others=1)
+    assert enters(2.1 * one_swap_s, others=1)
+    assert not enters(3.9 * one_swap_s, others=3)
 
 
 def test_two_requests_of_one_session_are_one_candidate() -> None:

@@ -217,6 +217,23 @@ def test_a_block_of_very_many_sessions_goes_last() -> None:
     assert queue.popleft_n(2) == [ones, everybodys]
 
 
+def test_superseded_blocks_go_first_and_a_prefix_that_is_used_again_stays() -> None:
+    engine = Engine(True, Waits({"a": 1.0, "b": 1000.0}))
+    for name, length, version in (("a", 10, 0), ("b", 10, 0), ("a", 6, 1)):
+        assert engine.start(name, contents(name, 0, length, version), partial=False)
+        if version:
+            engine.queue.supersede(name)
+        engine.finish(name, name)
+    engine.queue.begin_step(1.0)
+    old = {b.block_id for b in engine.queue.get_all_free_blocks() if b.block_hash is not None}
+    assert engine.start("c", contents("c", 0, POOL - 1 - 26 + 10, 0), partial=False)
+    left = {b.block_id for b in engine.queue.get_all_free_blocks()}
+    assert len(old - left) == 10, "just the ten of a's first prompt"
+    assert len(engine._hit(contents("a", 0, 6, 1))) == 6
+    assert len(engine._hit(contents("b", 0, 10, 0))) == 10
+    assert engine._hit(contents("a", 0, 10, 0)) == []
+
+
 def test_blocks_without_content_go_first_the_last_freed_of_them_first() -> None:
     reuse = Waits({"a": 1.0})
     queue = PredictiveFreeQueue([], 3, reuse)

@@ -64,6 +64,24 @@ def test_the_session_with_the_longest_forecast_loses_its_tail() -> None:
     assert scheduler._hook.evicted()["stock"] == 0
 
 
+def test_a_compacted_history_goes_first_and_one_side_request_supersedes_nothing() -> None:
+    scheduler = make_scheduler(CacheWiseScheduler, num_blocks=60)
+    long = turn(scheduler, "a1", [1] * 320, "a")
+    turn(scheduler, "title", [9] * 32, "a")
+    other = turn(scheduler, "b1", [2] * 320, "b")
+    forecast(scheduler, "a", SHORT)
+    forecast(scheduler, "b", LONG)
+    turn(scheduler, "c1", [3] * 320, "c")
+    assert resident(scheduler, long) == 20 and resident(scheduler, other) < 20
+    for i in (1, 2):  # the history is now a summary
+        turn(scheduler, f"compacted{i}", [4] * (48 * i), "a")
+        forecast(scheduler, "a", SHORT)
+    left = resident(scheduler, other)
+    turn(scheduler, "d1", [5] * 240, "d")
+    assert resident(scheduler, long) < 10
+    assert resident(scheduler, other) == left
+
+
 def test_without_a_forecast_the_least_recently_used_goes() -> None:
     scheduler = make_scheduler(CacheWiseScheduler, num_blocks=50)
     first = turn(scheduler, "first", [1] * 320)

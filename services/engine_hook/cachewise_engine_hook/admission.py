@@ -11,10 +11,14 @@ engine must compute again what it drops, at everybody's expense, so a session is
 its remaining wait exceeds PAYBACK times the seconds that its prefix costs to compute again. While
 the engine has nothing else to run the expense is small, and PAYBACK_WHEN_IDLE holds.
 
-And patience ends: a request that has waited patience_s enters before all others, the oldest first,
-and displaces whoever is away. Patience is the one choice between the mean and the tail. Without end
-the same few sessions wait long, and little is computed twice; a short one spreads the wait over all
-and pays for it by computing more.
+And patience ends: a request that has waited for so long enters before all others, the oldest first,
+and displaces whoever is away. How long follows from what it costs. With parked requests that all
+must be computed again, one such entry for each per patience takes the share
+
+    sum over parked of (missing blocks * seconds per block) / patience
+
+of the engine's time; patience is what keeps it at SWAP_SHARE. So rotation stays cheap at any load:
+twice the sessions wait twice as long. The share is the one choice between the mean and the tail.
 
 A session whose request is running, and one whose request was preempted, is active always. Without
 pressure everybody fits, nobody is ever parked, and the waiting queue keeps the order of arrival.
@@ -34,8 +38,11 @@ SLACK = 0.05
 
 
 PAYBACK, PAYBACK_WHEN_IDLE = 40.0, 2.0
-PATIENCE_S = {"throughput": 250.0, "fair": 60.0}
-"""By preset: how long a request may find no room before it displaces whoever is away."""
+SWAP_SHARE = {"throughput": 0.06, "fair": 0.4}
+"""By preset: share of the engine's time that may go into computing again what was displaced for
+those whose patience has ended."""
+PATIENCE_S = (10.0, 1800.0)
+"""Bounds of patience."""
 
 
 class Candidate(NamedTuple):
@@ -63,7 +70,7 @@ class ActiveSet:
 
     def __init__(
         self,
-        patience_s: float,
+        swap_share: float,
         pool_blocks: int,
         time_to_reuse: Callable[[str, float], float],
         recompute_s: Callable[[str], float],
@@ -78,7 +85,7 @@ class ActiveSet:
         """Sessions parked for another's sake, and because the active ones had outgrown the pool."""
         self.on_parked: Callable[[str, str, str], None] = lambda session, why, for_whom: None
         """Called when a session that was active is parked: "displaced" for whom, or "left"."""
-        self._patience_s = patience_s
+        self._swap_share, self._patience_s = swap_share, PATIENCE_S[0]
         self._time_to_reuse, self._recompute_s = time_to_reuse, recompute_s
         self._slack = int(SLACK * pool_blocks)
         self._active: set[str] = set()
@@ -95,11 +102,17 @@ class ActiveSet:
         self._active.discard(session)
 
     def update(
-        self, now: float, waiting: Collection[Candidate], running: set[str], room: Room
+        self,
+        now: float,
+        waiting: Collection[Candidate],
+        running: set[str],
+        room: Room,
+        seconds_per_block: float = 0.0,
     ) -> None:
         """Decides who is active from now on.
 
         waiting: one candidate per session.
+        seconds_per_block: what computing a block takes.
         room: with nobody active yet, less what running requests still need. Of the sessions that
         are away only those that own a free block stay active.
         """
@@ -114,6 +127,9 @@ class ActiveSet:
         self.is_pressed = room.blocks < self._slack + sum(c.missing_blocks for c in waiting)
         needed = self._park(entering, away, running)
         parked = [c for c in waiting if c.session not in self._active]
+        swap_s = seconds_per_block * sum(c.missing_blocks for c in parked)
+        shortest_s, longest_s = PATIENCE_S
+        self._patience_s = min(max(swap_s / self._swap_share, shortest_s), longest_s)
         self._enter(parked, needed, away, is_busy=bool(running or entering))
         self.parked = len(here - self._active)
 

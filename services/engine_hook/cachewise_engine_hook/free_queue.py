@@ -31,6 +31,10 @@ MAX_OWNERS = 16
 """A block of more sessions than this is everybody's, like a system prompt (sessions.py)."""
 
 
+_NOBODY = frozenset(("-",))
+"""Owner of superseded blocks. No session has this key, so they are never wanted."""
+
+
 class Block(Protocol):
     """What the queue uses of vLLM's KVCacheBlock."""
 
@@ -115,6 +119,27 @@ class PredictiveFreeQueue:
             if (claimed := known.get(id(group))) is None:
                 claimed = known[id(group)] = self._group_with(group, owner)
             self._group_of[block.block_id] = claimed
+
+    def free_blocks_of(self, owner: str) -> int:
+        """Free blocks that are the owner's alone."""
+        group = self._groups.get(frozenset((owner,)))
+        return len(group.blocks) if group is not None else 0
+
+    def supersede(self, owner: str) -> None:
+        """The free blocks that are the owner's alone are of no prompt of its any more.
+
+        They go first, like those of sessions that have ended. O(their number).
+        """
+        group = self._groups.get(frozenset((owner,)))
+        if group is None:
+            return
+        blocks, group.blocks = group.blocks, OrderedDict()
+        self._drop_if_empty(group)
+        aside = self._interned(_NOBODY)
+        aside.blocks.update(blocks)
+        for block_id in blocks:
+            self._group_of[block_id] = aside
+        self._ranking = None
 
     def take_losers(self) -> set[frozenset[str]]:
         """The owners whose blocks have been handed out since this was last asked."""

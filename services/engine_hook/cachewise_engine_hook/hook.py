@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from cachewise_engine_hook.admission import OUTPUT_TOKENS, PATIENCE_S, ActiveSet, Candidate
+from cachewise_engine_hook.admission import OUTPUT_TOKENS, SWAP_SHARE, ActiveSet, Candidate
 from cachewise_engine_hook.claimed_blocks import ClaimableBlock
 from cachewise_engine_hook.claims import Asked, Ended
 from cachewise_engine_hook.config import Config
@@ -40,6 +40,8 @@ from cachewise_engine_hook.waiting_queue import PrefixAwareQueue, WaitingRequest
 
 DECIDE_EVERY_S = 0.1
 """Who is active is decided anew when a request has come or gone, and else this often."""
+
+SUPERSEDED_AFTER_TURNS = 2
 
 PARKED_S = 1e9
 """Added to the remaining wait of a parked session: its blocks go before any active one's."""
@@ -83,8 +85,8 @@ class EngineHook:
         if self.mode == "observe":
             config = replace(config, claim_share=0.0)
         self.claims = Retention(config, free_queue, pool_blocks, block_size, self._wait_s)
-        patience_s = PATIENCE_S[config.preset]
-        self.active = ActiveSet(patience_s, pool_blocks, self._away_s, self._recompute_s)
+        swap_share = SWAP_SHARE[config.preset]
+        self.active = ActiveSet(swap_share, pool_blocks, self._away_s, self._recompute_s)
         self.active.on_parked = self._parked
         self.trace = DecisionTrace(config.trace_share) if config.trace_share else None
         if self.trace is not None or self.mode == "observe":
@@ -163,6 +165,8 @@ class EngineHook:
         """
         key = self._session_of.get(request.request_id)
         freed = list(blocks)
+        if key is not None and for_good:
+            self._supersede(key)
         self.free_queue.claim(key or anonymous_owner(now), freed)
         self._decided_at = -math.inf
         if key is None:
@@ -229,6 +233,7 @@ class EngineHook:
             waiting.values(),
             {key for r in running if (key := self._session_of.get(r.request_id)) is not None},
             room,
+            self._seconds_per_token * self._block_size,
         )
         if self.trace is not None:
             self.trace.admission(now, waiting.values(), inside, is_active, room.blocks)
@@ -246,6 +251,22 @@ class EngineHook:
     def _wait_s(self, key: str, now: float) -> float:
         """Remaining wait of a session, by its forecast unless the guard has no trust in them."""
         return self.sessions.time_to_reuse(key, now, by_forecast=not self.guard.follows_lru)
+
+    def _supersede(self, key: str) -> None:
+        """Blocks that the session's turn has left unused are an edited or compacted history.
+
+        Or another prompt of the same session, like one that asks for a title: so the second turn
+        in a row that leaves some decides, and none while another request of the session is here.
+        """
+        session = self.sessions.get(key)
+        if session is None or len(self._requests_of[key]) > 1:
+            return
+        session.turns_beside += 1
+        if not self.free_queue.free_blocks_of(key):
+            session.turns_beside = 0
+        elif session.turns_beside >= SUPERSEDED_AFTER_TURNS:
+            self.free_queue.supersede(key)
+            session.turns_beside = 0
 
     def _look_up_again(self, losers: Iterable[frozenset[str]]) -> None:
         """What is missing has changed for the waiting requests of these owners' sessions."""

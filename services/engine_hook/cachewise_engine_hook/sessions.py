@@ -53,6 +53,8 @@ class Session:
     """Tokens of its last request that had been computed when the request gave its blocks back."""
     forecast: Forecast | None = None
     ended: bool = False
+    turns_beside: int = 0
+    """Turns in a row that did not use all of its free blocks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,8 @@ def redact(arguments: str) -> str:
     if not lowered.isascii():
         lowered = lowered.replace("\u0131", "i").replace("\u0307", "")
     for signs, pattern in _PATTERNS:
-        if any(sign in lowered for sign in signs):
-            arguments = pattern.sub(rf"\g<keep>{REDACTED}\g<after>", arguments)
+        for sign in signs:  # any() would take longer than all the rest
+            if sign in lowered:
+                arguments = pattern.sub(rf"\g<keep>{REDACTED}\g<after>", arguments)
+                break
     return arguments[:MAX_ARGUMENT_CHARS]

@@ -57,8 +57,10 @@ def remember(recent: Recent, calls: tuple[ToolCall, ...], seconds: float) -> Rec
 
 def relevant(recent: Recent, calls: tuple[ToolCall, ...]) -> Recent:
     """Those that say something about these calls."""
-    keys = _keys(calls)
-    return tuple(w for w in recent if any(a == b for a, b in zip(w.keys, keys, strict=True)))
+    if not recent:
+        return recent
+    a, b, c = _keys(calls)
+    return tuple([w for w in recent if w.keys[0] == a or w.keys[1] == b or w.keys[2] == c])
 
 
 def sharpen(hazard: Floats, recent: Recent, calls: tuple[ToolCall, ...]) -> Floats:
@@ -87,7 +89,7 @@ def _checksum(kind: str, part: str) -> int:
 
 def _spread(waits: list[float]) -> tuple[Floats, Floats]:
     """Finished and censored waits per bin, for survival.hazards."""
-    finished, censored = np.zeros(BINS), np.zeros(BINS + 1)
+    finished, censored = [0.0] * BINS, [0.0] * (BINS + 1)
     for seconds in waits:
         end = survival.finished_bin(seconds)
         if end is None:
@@ -95,4 +97,4 @@ def _spread(waits: list[float]) -> tuple[Floats, Floats]:
             continue
         for step, weight in enumerate(_SPREAD, start=-1):
             finished[min(max(end + step, 0), BINS - 1)] += weight
-    return finished, censored
+    return np.array(finished), np.array(censored)

@@ -38,7 +38,7 @@ SLACK = 0.05
 
 
 PAYBACK, PAYBACK_WHEN_IDLE = 40.0, 2.0
-SWAP_SHARE = {"throughput": 0.06, "fair": 0.4}
+SWAP_SHARE = {"throughput": 0.1, "fair": 0.4}
 """By preset: share of the engine's time that may go into computing again what was displaced for
 those whose patience has ended."""
 PATIENCE_S = (10.0, 1800.0)

@@ -1,4 +1,4 @@
-# make demo | test | check | proto | lock: each sets up what it needs. TORCH_CPU_INDEX: address of PyTorch's index of CPU
+# make demo | test | bench | check | proto | lock: each sets up what it needs. TORCH_CPU_INDEX: address of PyTorch's index of CPU
 # builds, for machines whose pip does not find torch 2.13.0+cpu by itself (without it pip takes the CUDA build).
 PYTHON ?= python3
 TORCH_CPU_INDEX ?=
@@ -8,7 +8,7 @@ PACKAGES := proto services/predictor services/engine_hook bench
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --progress-bar off --no-compile -q
 SOURCES := proto services bench tests deploy
 
-.PHONY: setup demo test check proto lock clean
+.PHONY: setup demo test bench check proto lock clean
 
 setup: $(VENV)/.ready
 
@@ -29,6 +29,10 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest
+
+# docs/benchmarks.md: about an hour of one core. TRACES: trace files or folders, separated by commas; without it synthetic ones.
+bench: setup
+	$(BIN)/cachewise-bench benchmarks $(if $(TRACES),--traces $(TRACES))
 
 check: setup
 	$(BIN)/ruff check $(SOURCES)

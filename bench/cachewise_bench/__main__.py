@@ -22,7 +22,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from cachewise_bench import options, report
+from cachewise_bench import options, report, running_server
+from cachewise_bench.answers import tools_of
 from cachewise_bench.engine import POLICIES, Limits, PolicyRun, run_policy
 from cachewise_bench.script import Scales, Script, Tokenizer, write_scripts
 from cachewise_bench.servers import ServerError
@@ -34,6 +35,9 @@ from cachewise_bench.workload import Session, WorkloadError, choose_sessions
 
 MODELS = Path(".cachewise/models")
 BROKEN_LINES_SHOWN = 5
+
+_Measured = tuple[list[list[PolicyRun]], dict[str, Any]]
+"""The runs of each round, and the conditions."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,14 +57,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _engine(arguments: argparse.Namespace, console: Console) -> int:
     """The command `engine`. Fails if any request failed."""
+    options.check_engine(arguments)
     sessions = _sessions(arguments, console)
-    model = arguments.model or ensure_model(MODELS)
-    scales = Scales(arguments.token_scale, arguments.time_scale, arguments.max_wait)
-    scripts = write_scripts(sessions, Tokenizer(model), scales, arguments.seed)
-    settings = _settings(arguments, model, scripts)
-    with _log_folder(arguments.keep_logs) as logs:
-        rounds = asyncio.run(_run_rounds(arguments, settings, scripts, logs, console))
-    result = report.as_json(rounds, _conditions(arguments, settings, scripts))
+    run = _on_running_server if arguments.base_url else _on_own_servers
+    rounds, conditions = run(arguments, sessions, console)
+    result = report.as_json(rounds, conditions)
     Console().print(report.as_table(result))
     if arguments.json:
         report.write_json(result, arguments.json)
@@ -72,6 +73,47 @@ def _engine(arguments: argparse.Namespace, console: Console) -> int:
             f"failed: {request.session} turn {request.turn}: {request.error}", markup=False
         )
     return 1 if failed else 0
+
+
+def _on_own_servers(
+    arguments: argparse.Namespace, sessions: Sequence[Session], console: Console
+) -> _Measured:
+    """Starts vLLM servers of each policy."""
+    model = arguments.model or ensure_model(MODELS)
+    scripts = write_scripts(sessions, Tokenizer(model), _scales(arguments), arguments.seed)
+    settings = _settings(arguments, model, scripts)
+    with _log_folder(arguments.keep_logs) as logs:
+        rounds = asyncio.run(_run_rounds(arguments, settings, scripts, logs, console))
+    return rounds, _conditions(arguments, settings, scripts)
+
+
+def _on_running_server(
+    arguments: argparse.Namespace, sessions: Sequence[Session], console: Console
+) -> _Measured:
+    """Starts nothing: sends the sessions to --base-url."""
+    tokenizer = Tokenizer(arguments.model, tools_of(sessions))
+    server = asyncio.run(running_server.find(arguments.base_url, arguments.model_name, os.environ))
+    with Progress(*_COLUMNS, console=console) as progress:
+        total = arguments.repeat * sum(len(session.turns) for session in sessions)
+        bar = progress.add_task(f"{server.model}: requests", total=total)
+        run = running_server.run_rounds(
+            server,
+            sessions,
+            tokenizer,
+            _scales(arguments),
+            arguments.seed,
+            arguments.repeat,
+            arguments.timeout,
+            lambda _: progress.advance(bar),
+        )
+        rounds = asyncio.run(run)
+    given = {k: v for k, v in _given(arguments).items() if k not in options.OWN_SERVERS_ONLY}
+    known = {"model_name": server.model, "max_model_len": server.max_model_len}
+    return rounds, given | known
+
+
+def _scales(arguments: argparse.Namespace) -> Scales:
+    return Scales(arguments.token_scale, arguments.time_scale, arguments.max_wait)
 
 
 def _sessions(arguments: argparse.Namespace, console: Console) -> list[Session]:
@@ -165,9 +207,7 @@ def _conditions(
     arguments: argparse.Namespace, settings: EngineSettings, scripts: Sequence[Script]
 ) -> dict[str, Any]:
     """All that is needed to repeat the run."""
-    given = {k: v for k, v in vars(arguments).items() if k != "run"}
-    return {
-        **{k: str(v) if isinstance(v, Path) else v for k, v in given.items()},
+    return _given(arguments) | {
         "pool_blocks": settings.blocks,
         "block_tokens": BLOCK_TOKENS,
         "batched_tokens": BATCHED_TOKENS,
@@ -176,6 +216,14 @@ def _conditions(
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "vllm": _vllm_version(),
+    }
+
+
+def _given(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The options, and the version that they were given to."""
+    given = {k: v for k, v in vars(arguments).items() if k != "run"}
+    return {
+        **{k: str(v) if isinstance(v, Path) else v for k, v in given.items()},
         "cachewise": metadata.version("cachewise-bench"),
     }
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -30,7 +30,8 @@ class Request:
     """Since the run's start."""
     latency_s: float
     prompt_tokens: int = 0
-    cached_tokens: int = 0
+    cached_tokens: int | None = 0
+    """None: the server did not say."""
     output_tokens: int = 0
     tool_calls: int = 0
     first_token_s: float | None = None
@@ -46,6 +47,8 @@ class Server:
     base_url: str
     model: str
     request_timeout_s: float
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Sent with every request."""
 
 
 async def run_agents(
@@ -55,7 +58,9 @@ async def run_agents(
     timeout = aiohttp.ClientTimeout(total=server.request_timeout_s)
     connector = aiohttp.TCPConnector(limit=0)
     begin = time.monotonic()
-    async with aiohttp.ClientSession(server.base_url, timeout=timeout, connector=connector) as http:
+    async with aiohttp.ClientSession(
+        server.base_url, headers=server.headers, timeout=timeout, connector=connector
+    ) as http:
         agents = [
             _Agent(http, server.model, script, streams=i % 2 == 1, begin=begin)
             for i, script in enumerate(scripts)
@@ -161,5 +166,5 @@ def _usage(usage: dict[str, Any]) -> dict[str, Any]:
     return {
         "prompt_tokens": usage["prompt_tokens"],
         "output_tokens": usage["completion_tokens"],
-        "cached_tokens": details.get("cached_tokens") or 0,
+        "cached_tokens": details.get("cached_tokens"),
     }

@@ -27,10 +27,11 @@ class PolicyResult:
     session_wall_mean_s: float
     request_p50_s: float
     request_p99_s: float
-    prefix_hit_rate: float
-    """Share of the prompt tokens that were hit."""
-    evicted_blocks: int
-    recomputed_tokens: int
+    prefix_hit_rate: float | None
+    """Share of the prompt tokens that were hit. This and the next two are None where the server
+    does not tell."""
+    evicted_blocks: int | None
+    recomputed_tokens: int | None
     requests: int
     failed_requests: int
     tool_calls_emitted: int
@@ -42,8 +43,9 @@ class PolicyResult:
     forecasts_expected: int
     """Turns that were answered: each opens an interval, and each interval has a forecast."""
     wall_s: float
-    lost_events: int
-    """Messages of vLLM's events that did not arrive; evictions in them are not counted."""
+    lost_events: int | None
+    """Messages of vLLM's events that did not arrive; evictions in them are not counted. None where
+    nobody listened."""
 
 
 RATIO_KEYS = (
@@ -59,7 +61,7 @@ RATIO_KEYS = (
 def ratios(stock: PolicyResult, ours: PolicyResult) -> dict[str, float | None]:
     """stock ÷ ours, above 1 where ours is better; None where ours is 0."""
     pairs = {key: (asdict(stock)[key], asdict(ours)[key]) for key in RATIO_KEYS}
-    return {key: round(a / b, 3) if b else None for key, (a, b) in pairs.items()}
+    return {key: round(a / b, 3) if a is not None and b else None for key, (a, b) in pairs.items()}
 
 
 WORST_KEYS = ("failed_requests", "lost_events")
@@ -86,11 +88,11 @@ def _middle(key: str, values: Sequence[float | None]) -> float | None:
 
 def summarise(
     requests: Sequence[Request],
-    events: EvictionCount,
+    events: EvictionCount | None,
     tool_calls_reported: int | None,
     forecasts_delivered: int | None,
 ) -> PolicyResult:
-    """The figures of a run that has at least one request."""
+    """The figures of a run that has at least one request. events: None where nobody listened."""
     answered = [r for r in requests if not r.error]
     sessions: dict[str, list[Request]] = {}
     for request in requests:
@@ -101,16 +103,18 @@ def summarise(
         for turns in sessions.values()
     ]
     latencies = [r.latency_s for r in answered] or [0.0]
-    prompt_tokens = sum(r.prompt_tokens for r in answered)
+    are_hits_told = any(r.cached_tokens is not None for r in answered)
     return PolicyResult(
         session_time_mean_s=_rounded(np.mean(times)),
         session_time_p99_s=_rounded(np.percentile(times, 99)),
         session_wall_mean_s=_rounded(np.mean(walls)),
         request_p50_s=_rounded(np.percentile(latencies, 50)),
         request_p99_s=_rounded(np.percentile(latencies, 99)),
-        prefix_hit_rate=_rounded(sum(r.cached_tokens for r in answered) / max(1, prompt_tokens)),
-        evicted_blocks=events.evicted_blocks,
-        recomputed_tokens=sum(recomputed_tokens(turns) for turns in sessions.values()),
+        prefix_hit_rate=_rounded(hit_rate(answered)) if are_hits_told else None,
+        evicted_blocks=events.evicted_blocks if events else None,
+        recomputed_tokens=sum(recomputed_tokens(turns) for turns in sessions.values())
+        if are_hits_told
+        else None,
         requests=len(requests),
         failed_requests=len(requests) - len(answered),
         tool_calls_emitted=sum(r.tool_calls for r in answered),
@@ -118,8 +122,14 @@ def summarise(
         forecasts_delivered=forecasts_delivered,
         forecasts_expected=len(answered),
         wall_s=_rounded(max(r.started_s + r.latency_s for r in requests)),
-        lost_events=events.lost_messages,
+        lost_events=events.lost_messages if events else None,
     )
+
+
+def hit_rate(requests: Sequence[Request]) -> float:
+    """Share of their prompt tokens that were hit."""
+    hit = sum(r.cached_tokens or 0 for r in requests)
+    return hit / max(1, sum(r.prompt_tokens for r in requests))
 
 
 def recomputed_tokens(turns: Sequence[Request]) -> int:
@@ -128,7 +138,8 @@ def recomputed_tokens(turns: Sequence[Request]) -> int:
     for request in turns:
         if request.error:
             continue
-        again += max(0, min(context, request.prompt_tokens) - request.cached_tokens)
+        hit = request.cached_tokens or 0
+        again += max(0, min(context, request.prompt_tokens) - hit)
         context = request.prompt_tokens + request.output_tokens
     return again
 

@@ -8,9 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cachewise_bench import replay_command
+from cachewise_bench.advise import command as advise
+from cachewise_bench.benchmarks import command as benchmarks
 from cachewise_bench.engine import POLICIES
 from cachewise_bench.forecast import command as forecast
 from cachewise_bench.serving import command as serving
+from cachewise_bench.workload import WorkloadError
 
 DESCRIPTION = "Replays coding-agent sessions against vLLM, with and without CacheWise."
 
@@ -24,7 +27,21 @@ ENGINE_EPILOG = """examples:
       times on a shared machine drift
   cachewise-bench engine --policy cachewise --kill-predictor-after 20
       a fault drill: no request may fail when the predictor is killed
+  cachewise-bench engine --base-url http://gpu-1:8000 --model ~/models/Qwen3-32B \\
+      --traces traces.jsonl.gz --sessions 40 --turns 80 --token-scale 1 --time-scale 1
+      a server that runs already, with real sizes and waits; start it once as stock vLLM, once
+      with CacheWise, with the tool parser of its model, and compare the tables
 """
+
+
+OWN_SERVERS_ONLY = {
+    "policy": None,
+    "pool_fraction": 0.4,
+    "num_gpu_blocks_override": None,
+    "kill_predictor_after": None,
+    "keep_logs": None,
+}
+"""Options of `engine`, with their defaults, that mean nothing to a server that runs already."""
 
 
 def parser(run_engine: Callable[..., int]) -> argparse.ArgumentParser:
@@ -45,8 +62,24 @@ def parser(run_engine: Callable[..., int]) -> argparse.ArgumentParser:
     _add_output_options(engine)
     forecast.add_parser(commands)
     replay_command.add_parser(commands)
+    advise.add_parser(commands)
+    benchmarks.add_parser(commands)
     serving.add_parser(commands)
     return top
+
+
+def check_engine(arguments: argparse.Namespace) -> None:
+    """Raises WorkloadError for options of `engine` that contradict each other."""
+    if not arguments.base_url:
+        if arguments.model_name:
+            raise WorkloadError("--model-name is for a server that runs already: give --base-url")
+        return
+    if arguments.model is None:
+        raise WorkloadError("--base-url needs --model DIR, the folder of its model's tokenizer")
+    for name, default in OWN_SERVERS_ONLY.items():
+        if getattr(arguments, name) != default:
+            option = f"--{name.replace('_', '-')}"
+            raise WorkloadError(f"{option} is for servers that are started: not with --base-url")
 
 
 def _add_workload_options(parser: argparse.ArgumentParser) -> None:
@@ -96,6 +129,15 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
         help="a model's folder; without it a small random model is made in .cachewise/models",
     )
     group.add_argument(
+        "--base-url",
+        metavar="URL",
+        help="a server that runs already: none is started, and its policy is its own; --model is "
+        "then the folder of its tokenizer",
+    )
+    group.add_argument(
+        "--model-name", metavar="NAME", help="the model's name there [the only one that it has]"
+    )
+    group.add_argument(
         "--timeout",
         type=_positive,
         default=300.0,
@@ -115,7 +157,7 @@ def _add_pool_options(group: argparse._ArgumentGroup) -> None:
     pool.add_argument(
         "--pool-fraction",
         type=_positive,
-        default=0.4,
+        default=OWN_SERVERS_ONLY["pool_fraction"],
         metavar="F",
         help="size of the KV pool, as a share of the sessions' summed contexts [%(default)s]",
     )

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +14,18 @@ from cachewise_bench.argument_types import positive_number, seeds, whole_number,
 from cachewise_bench.cost_model import Hardware
 from cachewise_bench.replay_runs import Plan, replay_all
 from cachewise_bench.replay_table import table
-from cachewise_bench.synthetic import synthetic_sessions
-from cachewise_bench.traces import read_traces
-from cachewise_bench.workload import Session, WorkloadError, choose_sessions
+from cachewise_bench.replayed_sessions import (
+    pause_rule,
+    read_sessions,
+    split_for_training,
+    with_pauses,
+)
+from cachewise_bench.workload import (
+    Session,
+    WorkloadError,
+    choose_sessions,
+    with_subagents,
+)
 
 EPILOG = """examples:
   cachewise-bench replay --preset paper --traces traces/ --sessions 20,40 --policy all
@@ -36,13 +42,6 @@ PRESETS = {"paper": "h200x2-qwen32b", "a100-8b": "a100-8b", "l40s-8b": "l40s-8b"
 """The hardware of each; the rest of the paper's set-up is the same for all."""
 
 PAPER_CHUNK = 512
-TRAIN_SHARE = 0.8
-SPLIT_SEED = 7
-CUT_PAUSE_S = 0.5
-"""A human pause under --human cut: the session goes on at once, as in the known results."""
-
-SYNTHETIC_PER_SESSION = 5
-"""Synthetic sessions to draw from, for each that is replayed."""
 
 
 def add_parser(commands: Any) -> None:
@@ -119,7 +118,7 @@ def make_plans(arguments: argparse.Namespace, console: Console) -> Iterator[Plan
     for seed in arguments.seed:
         for count in arguments.sessions:
             chosen = choose_sessions(usable, count, arguments.turn_cap, arguments.context_cap, seed)
-            hardware.check_holds(chosen)
+            hardware.check_holds(with_subagents(chosen)[0])
             for name in names:
                 yield Plan(
                     name,
@@ -133,9 +132,10 @@ def make_plans(arguments: argparse.Namespace, console: Console) -> Iterator[Plan
 
 
 def _policies(arguments: argparse.Namespace) -> list[str]:
-    from cachewise_bench.policies.catalogue import POLICIES
+    from cachewise_bench.policies.catalogue import EXPERIMENTS, POLICIES
 
-    names = list(POLICIES) if "all" in arguments.policy else list(dict.fromkeys(arguments.policy))
+    everything = [name for name in POLICIES if name not in EXPERIMENTS]
+    names = everything if "all" in arguments.policy else list(dict.fromkeys(arguments.policy))
     if unknown := [name for name in names if name not in POLICIES]:
         raise WorkloadError(f"no policy {unknown[0]!r}; there are {', '.join(POLICIES)}, and all")
     return names
@@ -164,57 +164,16 @@ def _check_options(arguments: argparse.Namespace) -> None:
 def _training_and_replayed(
     arguments: argparse.Namespace, console: Console
 ) -> tuple[tuple[Session, ...], list[Session]]:
-    pause = _pause_rule(arguments.human)
-    found = _read(arguments.traces, arguments, console)
+    longest_s = pause_rule(arguments.human)
+    most, seed = max(arguments.sessions), arguments.seed[0]
+    found = read_sessions(arguments.traces, most, seed, console)
     training: list[Session] = []
     if arguments.preset:
-        found.sort(key=lambda session: session.name)
-        random.Random(SPLIT_SEED).shuffle(found)
-        share = int(TRAIN_SHARE * len(found))
-        training, found = found[:share], found[share:]
+        training, found = split_for_training(found)
     elif arguments.train:
-        training = _read(arguments.train, arguments, console)
+        training = read_sessions(arguments.train, most, seed, console)
         if both := {s.name for s in training} & {s.name for s in found}:
             raise WorkloadError(f"session {min(both)} is in --train and in --traces")
     # The same pauses on both sides: otherwise waits are learned that the replay never has.
-    training = [_with_pauses(session, pause) for session in training]
-    return tuple(training), [_with_pauses(session, pause) for session in found]
-
-
-def _read(paths: str, arguments: argparse.Namespace, console: Console) -> list[Session]:
-    sessions: list[Session] = []
-    for path in paths.split(","):
-        if path == "synthetic":
-            most = max(arguments.sessions)
-            sessions += synthetic_sessions(SYNTHETIC_PER_SESSION * most, arguments.seed[0])
-            continue
-        traces = read_traces(Path(path).expanduser())
-        for line in traces.broken_lines[:5]:
-            console.print(f"skipped {line}", style="yellow", markup=False, highlight=False)
-        sessions += traces.sessions
-    names = Counter(session.name for session in sessions)
-    if twice := [name for name, count in names.items() if count > 1]:
-        raise WorkloadError(f"session {twice[0]} is twice in {paths}")
-    return sessions
-
-
-def _pause_rule(text: str) -> float:
-    """The longest human pause in seconds that --human allows; 0 for cut."""
-    kind, _, seconds = text.partition(":")
-    try:
-        if kind == "cap":
-            return positive_number(seconds)
-    except ValueError:
-        pass
-    if text in ("cut", "keep"):
-        return 0.0 if text == "cut" else float("inf")
-    raise WorkloadError(f"--human is cut, keep or cap:SECONDS, not {text!r}")
-
-
-def _with_pauses(session: Session, longest_s: float) -> Session:
-    pause_s = longest_s or CUT_PAUSE_S
-    turns = (
-        turn if turn.tool_calls else replace(turn, wait_s=min(turn.wait_s, pause_s))
-        for turn in session.turns
-    )
-    return replace(session, turns=tuple(turns))
+    training = [with_pauses(session, longest_s) for session in training]
+    return tuple(training), [with_pauses(session, longest_s) for session in found]

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from cachewise_bench.engine import PolicyRun
-from cachewise_bench.measure import medians, ratios
+from cachewise_bench.measure import hit_rate, medians, ratios
 
 ROWS = (
     ("session_time_mean_s", "session time, mean (s)"),
@@ -34,7 +34,7 @@ ROWS = (
     ("tool_calls_reported", "tool calls reported"),
     ("forecasts_delivered", "forecasts delivered"),
 )
-COLOURS = {"stock": "#8a8f98", "cachewise": "#0b7a75"}
+COLOURS = {"stock": "#8a8f98", "cachewise": "#0b7a75", "server": "#2b6cb0"}
 
 
 def as_json(rounds: Sequence[Sequence[PolicyRun]], conditions: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def write_page(runs: Sequence[PolicyRun], result: Mapping[str, Any], path: Path)
         rows=_cells(result),
         ratio=result.get("ratio"),
         conditions=result["conditions"],
-        plots=[(title, note, _svg(draw, runs)) for title, note, draw in PLOTS],
+        plots=[(title, note, _svg(draw, runs)) for title, note, draw in _known_plots(runs)],
     )
     path.write_text(text, encoding="utf-8")
 
@@ -152,10 +152,7 @@ def _hit_rates(axes: Axes, runs: Sequence[PolicyRun]) -> None:
     for run in runs:
         turns = range(max(r.turn for r in run.requests) + 1)
         at = [[r for r in run.requests if r.turn == turn and not r.error] for turn in turns]
-        rates = [
-            sum(r.cached_tokens for r in some) / max(1, sum(r.prompt_tokens for r in some))
-            for some in at
-        ]
+        rates = [hit_rate(some) for some in at]
         axes.plot(turns, rates, marker="o", label=run.policy, color=COLOURS[run.policy])
     axes.set(xlabel="turn of the session", ylabel="prefix hit rate", ylim=(0, 1))
 
@@ -178,6 +175,18 @@ PLOTS: tuple[tuple[str, str, Draw], ...] = (
     ("Prefix hit rate", "Share of the prompts' tokens that were not computed again.", _hit_rates),
     ("KV pool", "What is not in use holds the prefixes of sessions that wait for a tool.", _usage),
 )
+
+
+def _known_plots(runs: Sequence[PolicyRun]) -> list[tuple[str, str, Draw]]:
+    """The plots whose figures a server that was not ours told."""
+    unknown: set[Draw] = set()
+    if any(run.result.evicted_blocks is None for run in runs):
+        unknown.add(_evictions)
+    if any(run.result.prefix_hit_rate is None for run in runs):
+        unknown.add(_hit_rates)
+    if not any(run.samples for run in runs):
+        unknown.add(_usage)
+    return [plot for plot in PLOTS if plot[2] not in unknown]
 
 
 def _svg(draw: Draw, runs: Sequence[PolicyRun]) -> str:

@@ -106,11 +106,13 @@ async def scrape(url: str) -> Mapping[str, float] | None:
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as http,
             http.get(url) as response,
         ):
-            text = await response.text()
-    except (aiohttp.ClientError, TimeoutError):
+            if response.status != 200:
+                return None
+            families = list(text_string_to_metric_families(await response.text()))
+    except (aiohttp.ClientError, TimeoutError, ValueError):
         return None
     values: dict[str, float] = {}
-    for family in text_string_to_metric_families(text):
+    for family in families:
         for sample in family.samples:
             values[sample.name] = values.get(sample.name, 0.0) + sample.value
     return values

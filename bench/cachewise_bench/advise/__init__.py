@@ -1,0 +1,1 @@
+"""The command `advise`: does CacheWise pay on this traffic?"""

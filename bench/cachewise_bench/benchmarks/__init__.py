@@ -1,0 +1,1 @@
+"""The command `benchmarks`: docs/benchmarks.md, its figures and its pictures."""

@@ -1,0 +1,103 @@
+"""docs/benchmarks.md: made from figures, never by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from cachewise_bench.benchmarks.bad_news import CLAIMS, bad_news
+from cachewise_bench.benchmarks.figures import EXPERIMENT, ORACLE, OURS, STOCK, Figures, Row
+from cachewise_bench.digits import three_digits
+
+HEAD = (
+    "# Benchmarks\n\n"
+    "*Made by `make bench`; do not edit.* Agent sessions as closed loops over vLLM's real "
+    "scheduler, KV cache manager and block pool, on a virtual clock with a cost model of the "
+    "hardware (`cachewise-bench replay`). No GPU is involved: times are the cost model's, exact "
+    "and repeatable; evictions and hits are vLLM's own. CacheWise is the product's own scheduler "
+    "(`ours` in the tables).\n"
+)
+COLUMNS = (
+    ("session_time_mean_s", "session time s"),
+    ("", "stock ÷ it"),
+    ("session_time_p99_s", "P99"),
+    ("request_p50_s", "request P50 s"),
+    ("request_p99_s", "P99"),
+    ("max_wait_s", "longest wait s"),
+    ("goodput_tok_s", "goodput tok/s"),
+    ("recompute_ratio", "recompute"),
+    ("hit_rate", "hit rate"),
+    ("evicted_blocks", "evicted blocks"),
+    ("preemptions", "preemptions"),
+    ("jain", "Jain"),
+    ("scheduler_cpu_us_per_step", "CPU µs/step"),
+)
+LEGEND = (
+    "Session time: the mean over sessions of the sum of their requests' latencies; tools and "
+    "people are not included. Goodput: new tokens per second, recomputed ones left out. Recompute: "
+    "computed ÷ new tokens. Longest wait: of any request, until it is admitted. Jain: Jain's index "
+    "over the sessions' new tokens per second of session time. CPU: of this machine, the only "
+    "figure that another run changes. \\* sees the future: no policy that could be built. "
+    "`ours-no-forecast`: without a predictor. `ours-order`: only the prefix-aware order. "
+    "`ours-fair`: the preset `fair`.\n"
+)
+
+
+def page(figures: Figures, conditions: Mapping[str, Any], plots: Sequence[str]) -> str:
+    """The Markdown text; plots: the names of the pictures beside it."""
+    parts = [
+        HEAD,
+        "## Conditions\n",
+        *(f"- {key}: {value}" for key, value in conditions["shown"].items()),
+        "\n```",
+        *conditions["commands"],
+        "```\n",
+        *_tables(figures),
+        LEGEND,
+        "## Against the number of sessions\n",
+        *(f"![{name}]({name})\n" for name in plots),
+        "## The bad news\n",
+        *(f"- {sentence}" for sentence in bad_news(figures)),
+        "\n## The paper's figures, here\n",
+        *_claims(figures),
+    ]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _tables(figures: Figures) -> Iterator[str]:
+    """A table for each number of sessions, the shortest session time first."""
+    for count in figures.table_counts:
+        yield f"## {count} sessions at once\n"
+        yield f"| policy | {' | '.join(name for _, name in COLUMNS)} |"
+        yield "|---" + "|---:" * len(COLUMNS) + "|"
+        rows = [r for r in figures.by_count[count].values() if r["kind"] != EXPERIMENT]
+        for row in sorted(rows, key=lambda r: r["session_time_mean_s"]):
+            yield f"| {' | '.join(_cells(row, figures.get(count, STOCK)))} |"
+        yield ""
+
+
+def _cells(row: Row, stock: Row | None) -> Iterator[str]:
+    name = f"**{row['policy']}**" if row["policy"] == OURS else row["policy"]
+    yield name + ("\\*" if row["kind"] == ORACLE else "")
+    for key, _ in COLUMNS:
+        if key:
+            yield three_digits(row[key])
+        else:
+            mean = row["session_time_mean_s"]
+            yield f"{stock['session_time_mean_s'] / mean:.2f}" if stock else "–"
+
+
+def _claims(figures: Figures) -> Iterator[str]:
+    """The paper's ratios beside ours."""
+    counts = figures.table_counts
+    yield f"| | paper | {' | '.join(f'N = {count}' for count in counts)} |"
+    yield "|---|---:" + "|---:" * len(counts) + "|"
+    for claim in CLAIMS:
+        found = [figures.ratio(count, claim.of, claim.to, claim.key) for count in counts]
+        cells = ["–" if ratio is None else f"{ratio:.2f}" for ratio in found]
+        yield f"| {claim.words} | {claim.published} | {' | '.join(cells)} |"
+    yield ""
+    yield (
+        "CacheWise is here the paper's policy as published (`cachewise-c100`), not the product; "
+        "the order alone is `vllm-prefix`."
+    )

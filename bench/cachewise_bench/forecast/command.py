@@ -16,9 +16,12 @@ from rich.table import Table
 from cachewise_bench.forecast.intervals import read_intervals, split
 from cachewise_bench.forecast.methods import METHODS, Intervals, waits
 from cachewise_bench.forecast.protocol import DRAWS, OPEN, evaluate
+from cachewise_bench.forecast.questions import QUESTIONS, SEEDS, Row, mean_rows
+from cachewise_bench.forecast.recorded import read_recorded
 from cachewise_bench.workload import WorkloadError
 
 _BROKEN_SHOWN = 5
+_ANSWER_WIDTH = 100
 _HEADS = {
     "just_started_top1": "started\ntop1",
     "just_started_share": "\nshare",
@@ -50,11 +53,18 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--method", action="append", choices=METHODS, help="may be repeated [all methods]"
     )
+    parser.add_argument(
+        "--question",
+        choices=QUESTIONS,
+        help=f"ask this of --traces instead: means over {SEEDS} seeds (see docs/forecasting.md)",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
+    if arguments.question:
+        return _ask(arguments, console)
     train, test = _read(arguments, console)
     methods = list(dict.fromkeys(arguments.method or METHODS))
     result: dict[str, Any] = {
@@ -75,6 +85,35 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=1) + "\n")
     return 0
+
+
+def _ask(arguments: argparse.Namespace, console: Console) -> int:
+    if not arguments.traces:
+        raise WorkloadError("--question needs --traces")
+    recorded = read_recorded([Path(path) for path in arguments.traces.split(",") if path])
+    question = QUESTIONS[arguments.question]
+    with Progress(console=console, transient=True) as progress:
+        seeds = progress.track(range(SEEDS), description=arguments.question)
+        rows = mean_rows([list(question(recorded, seed)) for seed in seeds])
+    if not rows:
+        raise WorkloadError(f"too few waits to ask about {arguments.question}")
+    Console(width=max(Console().width, _ANSWER_WIDTH)).print(_answer_table(rows))
+    if arguments.json:
+        answer = [row._asdict() for row in rows]
+        arguments.json.write_text(json.dumps({arguments.question: answer}, indent=1) + "\n")
+    return 0
+
+
+def _answer_table(rows: list[Row]) -> Table:
+    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for head in ("", " "):
+        table.add_column(head, no_wrap=True)
+    for name in rows[0].figures:
+        table.add_column(_HEADS.get(name, name).strip(), justify="right", no_wrap=True)
+    for row in rows:
+        cells = (f"{v:,.0f}" if k == "waits" else f"{v:.3f}" for k, v in row.figures.items())
+        table.add_row(row.case, row.variant, *(cell.removeprefix("0") or "0" for cell in cells))
+    return table
 
 
 def _read(arguments: argparse.Namespace, console: Console) -> tuple[Intervals, Intervals]:

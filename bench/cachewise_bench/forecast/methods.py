@@ -24,6 +24,7 @@ from cachewise_predictor.calls import main_call, read_call
 from cachewise_predictor.clusters import Clusters
 from cachewise_predictor.events import Interval, ToolCall
 from cachewise_predictor.evidence import Recent, remember
+from cachewise_predictor.model import Model
 from cachewise_predictor.survival import BINS, GRID_S
 from cachewise_predictor.train import build
 
@@ -67,8 +68,13 @@ class Curves:
     """
 
     def __init__(self, log_survival: Floats, power: float) -> None:
+        self.log_survival, self._power = log_survival, power
         self._curves, self._curve_of = np.unique(log_survival, axis=0, return_inverse=True)
         self._remaining = np.array([survival.remaining(c, power) for c in self._curves])
+
+    def subset(self, interval: Indices) -> Curves:
+        """The forecasts of these intervals alone."""
+        return Curves(self.log_survival[interval], self._power)
 
     def remaining(self, interval: Indices, elapsed_s: Floats) -> Floats:
         """As the engine reads a forecast: linear between the points."""
@@ -127,12 +133,16 @@ def by_cluster(most: int, train: Intervals, test: Intervals) -> Forecasts:
 
 
 def ours(train: Intervals, test: Intervals) -> Forecasts:
-    """The predictor's model; the waits that a session has had are evidence for its next ones."""
-    model = build(list(train))
+    """The predictor's model."""
+    return by_model(build(list(train)), test)
+
+
+def by_model(model: Model, test: Intervals, has_evidence: bool = True) -> Curves:
+    """has_evidence: the waits that a session has had count for its next ones."""
     recent: dict[Hashable, Recent] = defaultdict(tuple)
     curves = []
     for interval in test:
-        own = recent[interval.key]
+        own = recent[interval.key] if has_evidence else ()
         curves.append(model.curve(interval.key.tenant, interval.wait, interval.calls, own))
         recent[interval.key] = remember(own, interval.calls, interval.seconds)
     return Curves(np.array(curves), survival.POWER)

@@ -93,15 +93,17 @@ class ClaimedFreeQueue:
 
     def release(self, session: str) -> None:
         """The session's claim has ended."""
-        freed: list[Block] = []
+        cached: list[Block] = []
+        without_content: list[Block] = []
         for block, _ in reversed(self._claimed.pop(session)):
             if self._claims_on[block.block_id] > 1:
                 self._claims_on[block.block_id] -= 1
                 continue
             del self._claims_on[block.block_id]
             if self._held.pop(block.block_id, None) is not None:
-                freed.append(block)
-        self.behind.append_n(freed)
+                (without_content if block.block_hash is None else cached).append(block)
+        self.behind.prepend_n(without_content)
+        self.behind.append_n(cached)
         self._skip_remove()
 
     # ---- vLLM's interface -----------------------------------------------------------------------
@@ -116,9 +118,14 @@ class ClaimedFreeQueue:
         return self.popleft_n(1)[0]
 
     def popleft_n(self, n: int) -> list[Block]:
-        if n > self.behind.num_free_blocks:
-            self.make_room(n)
-        return self.behind.popleft_n(n)
+        behind = self.behind
+        if n <= behind.num_free_blocks:
+            return behind.popleft_n(n)
+        assert n <= self.num_free_blocks
+        # All others go before any claimed one, also before those of a claim that is now broken.
+        taken = behind.popleft_n(behind.num_free_blocks)
+        self.make_room(n - len(taken))
+        return taken + behind.popleft_n(n - len(taken))
 
     def remove(self, block: Block) -> None:
         if self._held.pop(block.block_id, None) is None:

@@ -21,6 +21,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from cachewise_engine_hook.admission import Candidate
+from cachewise_engine_hook.room import Room
 
 TRACE_SIZE = 5_000
 _HASHES = 1 << 32
@@ -64,7 +65,7 @@ class DecisionTrace:
         waiting: Collection[Candidate],
         inside: AbstractSet[str],
         is_active: Callable[[str], bool],
-        room_blocks: int,
+        room: Room,
     ) -> None:
         """What admission has decided of the sessions that wait. inside: see waiting_inside."""
         here = [c for c in waiting if self.wants(c.session)]
@@ -73,8 +74,10 @@ class DecisionTrace:
             session = candidate.session
             if session in parked and session not in self._parked:
                 missing = candidate.missing_blocks
-                self.note(now, session, "parked", missing_blocks=missing, room_blocks=room_blocks)
+                room.enters(session)  # what it holds itself is no room for it
+                self.note(now, session, "parked", missing_blocks=missing, room_blocks=room.blocks)
+                room.leaves(session)
             elif session not in parked and session not in inside:
                 waited_s = candidate.waited_s
-                self.note(now, session, "entered", waited_s=waited_s, room_blocks=room_blocks)
+                self.note(now, session, "entered", waited_s=waited_s, room_blocks=room.blocks)
         self._parked = parked

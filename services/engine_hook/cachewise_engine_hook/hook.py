@@ -236,7 +236,7 @@ class EngineHook:
             self._seconds_per_token * self._block_size,
         )
         if self.trace is not None:
-            self.trace.admission(now, waiting.values(), inside, is_active, room.blocks)
+            self.trace.admission(now, waiting.values(), inside, is_active, room)
         if self.mode == "full":
             self.waiting_queue.in_arrival_order = not self.active.is_pressed
 

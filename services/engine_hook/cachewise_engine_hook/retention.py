@@ -118,7 +118,7 @@ class Retention:
         blocks = 0
         while blocks < _BLOCKS_PER_STEP and (claim := self.book.next_expired(now)) is not None:
             blocks += claim.blocks
-            self.end(claim.session, Ended.EXPIRED, _after(claim, now), now)
+            self.end(claim.session, Ended.EXPIRED, _lifetime(claim), now)
 
     def end_step(self) -> None:
         queue, book = self.queue, self.book
@@ -132,7 +132,7 @@ class Retention:
         """Active requests need the session's blocks. Nothing if it has no claim."""
         if (claim := self.book.get(session)) is not None:
             if claim.is_awaited and claim.ends_at <= now:
-                self.end(session, Ended.EXPIRED, _after(claim, now), now)
+                self.end(session, Ended.EXPIRED, _lifetime(claim), now)
             else:
                 self.end(session, Ended.BROKEN_UNDER_PRESSURE, reason, now)
 
@@ -180,5 +180,5 @@ def _seconds_wished(request: RetainedRequest) -> float | None:
     return seconds_asked(given[RETAIN_KEY])
 
 
-def _after(claim: Claim, now: float) -> str:
-    return f"{claim.ends_at - claim.made_at:g} s are over, for {now - claim.ends_at:.1f} s"
+def _lifetime(claim: Claim) -> str:
+    return f"its {claim.ends_at - claim.made_at:g} s are over"

@@ -43,5 +43,5 @@ def test_a_new_method_of_a_replaced_class_is_named() -> None:
 
 
 def test_the_refusal_says_what_to_do() -> None:
-    with pytest.raises(check.UnsupportedVllm, match='"fallback": true'):
-        check.raise_if(["x"])
+    with pytest.raises(check.UnsupportedVllm, match='0.99.1: x.*"fallback": true'):
+        check.raise_if(["x"], "0.99.1")

@@ -54,6 +54,8 @@ class Candidate(NamedTuple):
     waited_s: float
     must_run: bool = False
     """Preempted: it was active and lost its blocks through no fault of its own."""
+    priority: int = 0
+    """vLLM's, where it decides: the lower goes first, whatever it needs."""
 
     def joined(self, other: Candidate) -> Candidate:
         """Two requests of one session, which share their prefix, as one."""
@@ -62,6 +64,7 @@ class Candidate(NamedTuple):
             max(self.missing_blocks, other.missing_blocks),
             max(self.waited_s, other.waited_s),
             self.must_run or other.must_run,
+            min(self.priority, other.priority),
         )
 
 
@@ -140,16 +143,16 @@ class ActiveSet:
     ) -> int:
         """Where the active sessions have outgrown the pool, parks some until the rest fits.
 
-        First those that are away, the longest forecast first; then entering ones, the most missing
-        first; never a running one, nor the last. Returns the blocks that those who enter need, and
-        the slack.
+        First those that are away, the longest forecast first; then entering ones, the least urgent
+        first, and of these the most missing; never a running one, nor the last. Returns the blocks
+        that those who enter need, and the slack.
         """
         needed = self._slack + sum(c.missing_blocks for c in entering)
         for _, session in away:
             if self._room.blocks >= needed:
                 return needed
             self._outgrown(session)
-        for candidate in sorted(entering, key=lambda c: -c.missing_blocks):
+        for candidate in sorted(entering, key=lambda c: (-c.priority, -c.missing_blocks)):
             if self._room.blocks >= needed or len(self._active) == 1:
                 break
             if not candidate.must_run and candidate.session not in running:
@@ -180,10 +183,10 @@ class ActiveSet:
                 self._leaves(candidate.session)
                 return
 
-    def _order_of_entry(self, candidate: Candidate) -> tuple[bool, float]:
+    def _order_of_entry(self, candidate: Candidate) -> tuple[int, bool, float]:
         if candidate.waited_s >= self._patience_s:
-            return (False, -candidate.waited_s)
-        return (True, candidate.missing_blocks)
+            return (candidate.priority, False, -candidate.waited_s)
+        return (candidate.priority, True, candidate.missing_blocks)
 
     def _displace(
         self, candidate: Candidate, needed: int, away: list[tuple[float, str]], payback: float

@@ -74,10 +74,10 @@ def replacement_problems(theirs: type, ours: type) -> list[str]:
     ]
 
 
-def raise_if(problems: list[str]) -> None:
+def raise_if(problems: list[str], version: str) -> None:
     if problems:
         raise UnsupportedVllm(
-            "CacheWise does not know this vLLM: "
+            f"CacheWise does not know this vLLM, {version}: "
             + "; ".join(problems)
             + '. Install a supported vLLM, or set "fallback": true to serve as stock vLLM.'
         )

@@ -147,12 +147,13 @@ class ClaimedFreeQueue:
 
     def iter_blocks_after(self, cursor: Block | None) -> Iterator[Block]:
         """Those behind in their order, then the held ones, longest held first."""
-        blocks = chain(self.behind.iter_blocks_after(None), self._held.values())
-        if cursor is not None:
-            for block in blocks:
-                if block is cursor:
-                    break
-        yield from blocks
+        held = iter(self._held.values())
+        if cursor is None or cursor.block_id not in self._held or self.behind.reuse.can_rank:
+            return chain(self.behind.iter_blocks_after(cursor), held)
+        for block in held:
+            if block is cursor:
+                break
+        return held
 
     # ---- steps ----------------------------------------------------------------------------------
 

@@ -28,6 +28,8 @@ logger = logging.getLogger("vllm.cachewise.forecasts")
 
 _INBOX_SIZE = 10_000
 _BATCH = 1_000
+_MOST_CHANGES = 100_000
+"""That wait to be sent. Beyond, the predictor reads no more, and the stream is begun anew."""
 _MOST_POINTS = 1_000
 """Of one curve: so a faulty predictor cannot fill the engine's memory through the inbox."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
@@ -98,6 +100,10 @@ class ForecastLink:
         # While there is no stream nothing piles up: the next one starts from _held.
         if (changes := self._changes) is not None:
             changes.put(change)
+            if changes.qsize() > _MOST_CHANGES:
+                self._changes = None
+                if (call := self._call) is not None:
+                    call.cancel()
 
     # ---- the thread -----------------------------------------------------------------------------
 
@@ -128,11 +134,13 @@ class ForecastLink:
         changes: SimpleQueue[Change | None] = SimpleQueue()
         with grpc.insecure_channel(self._predictor, options=_CHANNEL_OPTIONS) as channel:
             grpc.channel_ready_future(channel).result(timeout=_LONGEST_PAUSE_S)
-            self._changes = changes
+            self._call, self._changes = None, changes
             stub = rpc.PredictorServiceStub(channel)
             try:
                 call = stub.WatchForecasts(self._announcements(changes))
                 self._call = call
+                if self._changes is None:  # there have been too many meanwhile
+                    call.cancel()
                 self.connected = True
                 logger.info("predictor %s connected", self._predictor)
                 for response in call:

@@ -4,8 +4,9 @@ It keeps vLLM's own order, least recently used first, as a doubly linked list th
 and beside it the same cached blocks in groups. A group holds the free blocks of one set of owners:
 the sessions whose requests have used them. Blocks without content come first, as in stock vLLM.
 Then, if any idle session has a forecast, the victim is the group that is wanted last; a group is
-wanted as soon as the first of its owners returns. Within a group the oldest block goes first, and
-vLLM frees a request's blocks tail first, so the tail of a session goes before its head.
+wanted as soon as the first of its owners returns. Within a group what was used longest ago goes
+first, and of one request's blocks the tail before the head, in whatever order they came back (a KV
+connector keeps some of them for a while).
 
 Why an ancestor never goes before its descendant: whoever used a block also used all its ancestors,
 so an ancestor's owners include its descendant's; the minimum over more owners is never later, and
@@ -67,13 +68,27 @@ class _End:
 
 
 class _Group:
-    """The free blocks of one set of owners, the next victim first."""
+    """The free blocks of one set of owners, the next victim first once put_in_order was called."""
 
-    __slots__ = ("blocks", "owners")
+    __slots__ = ("_is_in_order", "_last_place", "blocks", "owners")
 
     def __init__(self, owners: frozenset[str]) -> None:
         self.owners = owners
         self.blocks: OrderedDict[int, Block] = OrderedDict()
+        self._is_in_order, self._last_place = True, 0
+
+    def add(self, block: Block, place: int) -> None:
+        """place: ascends in the order of eviction, and nearly always from call to call too."""
+        self.blocks[block.block_id] = block
+        self._is_in_order &= place >= self._last_place
+        self._last_place = place
+
+    def put_in_order(self, places: list[int]) -> None:
+        """places: of all blocks, by block id."""
+        if not self._is_in_order and self.blocks:
+            in_order = sorted(self.blocks.items(), key=lambda item: places[item[0]])
+            self.blocks = OrderedDict(in_order)
+            self._is_in_order, self._last_place = True, places[in_order[-1][0]]
 
     def wanted_in(self, reuse: Reuse, now: float) -> float:
         return min(reuse.time_to_reuse(owner, now) for owner in self.owners)
@@ -102,9 +117,13 @@ class PredictiveFreeQueue:
         self._group_of: list[_Group | None] = [None] * num_blocks
         self._groups: dict[frozenset[str], _Group] = {}
         """Only groups that hold a block."""
+        self._uses = 0
+        self._places = [0] * num_blocks
+        """Place of each block in its group: by the last use, and within one tail first."""
         self._ranking: list[_Group] | None = None
+        for block in blocks:
+            block.prev_free_block = None
         self._link(blocks, self._head)
-        self.num_free_blocks = len(blocks)
 
     def begin_step(self, now: float) -> None:
         """Ranks are made anew, for this moment, when they are next needed."""
@@ -112,9 +131,13 @@ class PredictiveFreeQueue:
         self._ranking = None
 
     def claim(self, owner: str, blocks: Iterable[Block]) -> None:
-        """These blocks hold a prefix of the owner's; they are in use, about to be freed."""
+        """These blocks hold a prefix of the owner's, in the order of its prompt; they are in use,
+        about to be freed."""
         known: dict[int, _Group] = {}
-        for block in blocks:
+        self._uses += 1
+        place = self._uses << 32
+        for depth, block in enumerate(blocks):
+            self._places[block.block_id] = place - depth
             group = self._group_of[block.block_id]
             if (claimed := known.get(id(group))) is None:
                 claimed = known[id(group)] = self._group_with(group, owner)
@@ -157,6 +180,12 @@ class PredictiveFreeQueue:
         groups = self._groups.values()
         return Room(self.num_free_blocks, ((g.owners, len(g.blocks)) for g in groups if g.blocks))
 
+    def forget_contents(self) -> None:
+        """All blocks have lost their content (vLLM's reset_prefix_cache), and so their owners."""
+        self._groups.clear()
+        self._group_of = [None] * len(self._group_of)
+        self._ranking = None
+
     # ---- vLLM's interface -----------------------------------------------------------------------
 
     def popleft(self) -> Block:
@@ -190,36 +219,35 @@ class PredictiveFreeQueue:
         if not blocks:
             return
         assert self._tail.prev_free_block is not None
-        self._link(blocks, self._tail.prev_free_block)
-        self.num_free_blocks += len(blocks)
-        for block in blocks:
+        for block in self._link(blocks, self._tail.prev_free_block):
             group = self._group_of[block.block_id]
             if group is None:
                 owners = frozenset((anonymous_owner(self._now),))
                 group = self._group_of[block.block_id] = self._interned(owners)
+                self._places[block.block_id] = self._uses << 32
             elif not group.blocks:
                 group = self._group_of[block.block_id] = self._interned(group.owners)
-            group.blocks[block.block_id] = block
+            group.add(block, self._places[block.block_id])
         self._ranking = None
 
     def prepend_n(self, blocks: list[Block]) -> None:
         """Blocks without content: nobody's, and the first to be handed out."""
-        for block in blocks:
+        for block in self._link(blocks, self._head):
             self._group_of[block.block_id] = None
-        self._link(blocks, self._head)
-        self.num_free_blocks += len(blocks)
 
     def get_all_free_blocks(self) -> list[Block]:
         return list(self.iter_blocks_after(None))
 
     def iter_blocks_after(self, cursor: Block | None) -> Iterator[Block]:
-        """The free blocks in eviction order, from the one after cursor on."""
-        blocks = self._in_eviction_order()
-        if cursor is not None:
-            for block in blocks:
-                if block is cursor:
-                    break
-        yield from blocks
+        """The free blocks in eviction order: in stock vLLM's those after the cursor, and all where
+        forecasts decide, since what came before the cursor a step ago may come after it now."""
+        if cursor is None or self.reuse.can_rank:
+            yield from self._in_eviction_order()
+            return
+        block = cursor.next_free_block
+        while block is not self._tail and block is not None:
+            yield block
+            block = block.next_free_block
 
     # ---- steps ----------------------------------------------------------------------------------
 
@@ -240,6 +268,7 @@ class PredictiveFreeQueue:
         while len(taken) < n and ranking:
             group, before = ranking[-1], len(taken)
             self._losers.add(group.owners)
+            group.put_in_order(self._places)
             while len(taken) < n and group.blocks:
                 _, block = group.blocks.popitem(last=False)
                 self.evicted_by_forecast += block.block_hash is not None
@@ -287,6 +316,7 @@ class PredictiveFreeQueue:
             block = block.next_free_block
         if ranked:
             for group in reversed(self._ranked()):
+                group.put_in_order(self._places)
                 yield from group.blocks.values()
 
     def _take(self, block: Block) -> Block:
@@ -323,13 +353,18 @@ class PredictiveFreeQueue:
         if not group.blocks and self._groups.get(group.owners) is group:
             del self._groups[group.owners]
 
-    def _link(self, blocks: list[Block], after: Block) -> None:
-        before = after.next_free_block
+    def _link(self, blocks: list[Block], after: Block) -> list[Block]:
+        """Puts the blocks into the list; gives those that were not in it already."""
+        before, linked = after.next_free_block, []
         assert before is not None
         for block in blocks:
-            block.prev_free_block, after.next_free_block = after, block
-            after = block
+            if block.prev_free_block is None:
+                block.prev_free_block, after.next_free_block = after, block
+                after = block
+                linked.append(block)
         after.next_free_block, before.prev_free_block = before, after
+        self.num_free_blocks += len(linked)
+        return linked
 
     def _unlink(self, block: Block) -> None:
         prev, following = block.prev_free_block, block.next_free_block

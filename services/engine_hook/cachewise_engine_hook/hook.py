@@ -218,7 +218,13 @@ class EngineHook:
         for request, missing, waited_s in self.waiting_queue.waiting():
             if (key := self._session_of.get(request.request_id)) is not None:
                 needed = missing + self._output_blocks(request)
-                candidate = Candidate(key, needed, waited_s, request.num_preemptions > 0)
+                candidate = Candidate(
+                    key,
+                    needed,
+                    waited_s,
+                    request.num_preemptions > 0,
+                    self.waiting_queue.priority(request),
+                )
                 known = waiting.get(key)
                 waiting[key] = candidate.joined(known) if known is not None else candidate
         if self.mode == "order":

@@ -3,8 +3,9 @@
 A forecast is a curve of the expected remaining wait over the time already waited,
 E[T - t | T > t]. The engine evaluates it at the present elapsed time whenever it must choose, so a
 rank ages correctly with no RPC. Between the curve's points it is interpolated. Beyond its last
-point the remaining wait grows in proportion to the elapsed time, as it does under a Pareto tail: a
-hung tool becomes more evictable with time, never "returns now".
+point the remaining wait grows in proportion to the elapsed time, as it does under a Pareto tail,
+and is never less than the time since that point: a hung tool becomes more evictable with time, it
+never "returns now".
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class Forecast:
         if elapsed_s <= 0:
             return ys[0]
         if elapsed_s >= xs[-1]:
-            return ys[-1] * (elapsed_s / xs[-1]) if xs[-1] > 0 else ys[-1] + elapsed_s
+            grown_s = ys[-1] * (elapsed_s / xs[-1]) if xs[-1] > 0 else ys[-1] + elapsed_s
+            return max(grown_s, elapsed_s - xs[-1])
         i = bisect_right(xs, elapsed_s)
         share = (elapsed_s - xs[i - 1]) / (xs[i] - xs[i - 1])
         return ys[i - 1] + share * (ys[i] - ys[i - 1])

@@ -64,7 +64,7 @@ class CacheWiseScheduler(Scheduler):
         if problems and config.fallback:
             logger.error("CacheWise is off, this is stock vLLM: %s", "; ".join(problems))
             return
-        check.raise_if(problems)
+        check.raise_if(problems, vllm.__version__)
         self._hook = self._install(config)
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
@@ -79,17 +79,17 @@ class CacheWiseScheduler(Scheduler):
             self.pause(_PARKED_PAUSE_S)
         return output
 
-    def add_request(self, request: Any) -> None:
+    def add_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
         # A known id is the next chunk of a streaming-input session, not a new request.
         if self._hook is not None and request.request_id not in self.requests:
             self._hook.request_arrived(request, self.clock())
-        super().add_request(request)
+        super().add_request(request, *args, **kwargs)
 
-    def _free_request_blocks(self, request: Any) -> Any:
+    def _free_request_blocks(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         if self._hook is not None:
             blocks = self._blocks_in_use(request)
             self._hook.blocks_freed(request, blocks, self.clock(), request.is_finished())
-        return super()._free_request_blocks(request)
+        return super()._free_request_blocks(request, *args, **kwargs)
 
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         if self._hook is not None:
@@ -100,6 +100,8 @@ class CacheWiseScheduler(Scheduler):
         is_reset = bool(super().reset_prefix_cache(*args, **kwargs))
         if is_reset and self._hook is not None:
             self._hook.claims.end_all("the prefix cache was reset", self.clock())
+            self._hook.free_queue.forget_contents()
+            self._hook.waiting_queue.look_up_all_again()
         return is_reset
 
     def shutdown(self) -> None:

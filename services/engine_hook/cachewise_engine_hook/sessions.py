@@ -2,7 +2,8 @@
 
 A session is active while it has a request in the engine and idle otherwise; a forecast speaks of
 one idle spell and is dropped when the session's next request arrives. The table is bounded: beyond
-the limit the session idle longest is forgotten, and its blocks count as never wanted again.
+the limit the session idle longest is forgotten, and its blocks count as never wanted again. First
+go those that have never come back: a flood of made-up ids must not push real sessions out.
 
 Requests without a session id are not in the table. Their blocks belong to the quarter minute in
 which they were freed, which ranks them by age as LRU does.
@@ -13,12 +14,16 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from dataclasses import dataclass
+from itertools import chain
 
 from cachewise_engine_hook.policy import Forecast, remaining_without_forecast
 
 _ANONYMOUS = "~"
 _ANONYMOUS_SPELL_S = 15.0
 
+
+_RETURNED_SHARE = 0.8
+"""Of the table's places, for sessions that have come back at least once."""
 
 _EVERYBODY = "*"
 _EVERYBODYS_KEPT_S = 600.0
@@ -78,6 +83,7 @@ class SessionTable:
         self.forgotten: list[str] = []
         """Keys dropped since the scheduler last looked; the scheduler clears it."""
         self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._seen_once: OrderedDict[str, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -97,12 +103,15 @@ class SessionTable:
         session = self._sessions.get(key)
         if session is None:
             session = self._sessions[key] = Session(key)
-            self._forget_oldest()
-        self._sessions.move_to_end(key)
+            self._seen_once[key] = None
+        else:
+            self._seen_once.pop(key, None)
+            self._sessions.move_to_end(key)
         session.active_requests += 1
         session.arrived_at = now
         session.ended = False
         self._set_forecast(session, None)
+        self._forget_oldest()
         return session
 
     def request_left(self, key: str, now: float) -> None:
@@ -153,10 +162,13 @@ class SessionTable:
     def _forget_oldest(self) -> None:
         if len(self._sessions) <= self.max_sessions:
             return
+        returned = len(self._sessions) - len(self._seen_once)
+        first = self._seen_once if returned <= _RETURNED_SHARE * self.max_sessions else ()
         # Active sessions are few and recent: the first idle one is found after a few steps.
-        for key, session in self._sessions.items():
-            if not session.active_requests:
+        for key in chain(first, self._sessions):
+            if not (session := self._sessions[key]).active_requests:
                 self._set_forecast(session, None)
                 del self._sessions[key]
+                self._seen_once.pop(key, None)
                 self.forgotten.append(key)
                 return

@@ -115,6 +115,10 @@ class PrefixAwareQueue(Generic[R]):
         for entry in self._entries.values():
             yield entry.request, self._missing(entry), self.now - entry.since
 
+    def priority(self, request: R) -> int:
+        """vLLM's, the lower first; the same for all unless its policy is priority."""
+        return request.priority if self._by_priority else 0
+
     def request_ids(self) -> list[str]:
         """The waiting requests now, safe to take from another thread."""
         return list(self._entries)
@@ -186,7 +190,7 @@ class PrefixAwareQueue(Generic[R]):
 
     def _key(self, entry: _Entry[R]) -> tuple[int, bool, bool, float, int]:
         request = entry.request
-        priority = request.priority if self._by_priority else 0
+        priority = self.priority(request)
         if request.num_preemptions:
             return (priority, False, False, request.arrival_time, entry.order)
         if entry.overtakes >= self._max_overtakes or self.now - entry.since >= self._max_wait_s:

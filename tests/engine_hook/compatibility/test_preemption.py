@@ -60,6 +60,20 @@ def test_without_sessions_not_a_step_and_not_a_block_differs_from_stock(
 
 @both_bases
 @seeds
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_whoever_only_observes_changes_nothing(asynchronous: bool, seed: int, policy: str) -> None:
+    turns = agents(seed)
+    _, leaving = aborts(turns, seed)
+    observe: dict[str, Any] = {"settings": {"mode": "observe"}}
+    stock, watched = both(asynchronous, num_blocks=SMALL_POOL, policy=policy, **observe)
+    assert_same(
+        play(stock, turns, together(leaving, {100: reset})),
+        play(watched, turns, together(leaving, {100: reset}, foresee(seed))),
+    )
+
+
+@both_bases
+@seeds
 def test_sessions_are_answered_in_full_under_preemption(asynchronous: bool, seed: int) -> None:
     turns = agents(seed)
     played = play(ours(asynchronous, num_blocks=SMALL_POOL), turns, foresee(seed))

@@ -15,6 +15,8 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_default() 
     config = Config.load({"grpc": "[::1]:2", "http": None, "command": "serve"}, environ)
     assert config == Config(grpc=Address("::1", 2), data_dir=Path("/data"))
     assert str(config.grpc) == "[::1]:2"
+    assert Config().trainer and not Config.load({"trainer": False}, {}).trainer
+    assert not Config.load({}, {"CACHEWISE_PREDICTOR_TRAINER": "0"}).trainer
     assert str(Config().http) == "127.0.0.1:8090"
 
 
@@ -27,6 +29,7 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_default() 
         ({"redis_url": "cache:6379"}, {}, "--redis-url"),
         ({}, {"CACHEWISE_PREDICTOR_GRPC": "x:y"}, "CACHEWISE_PREDICTOR_GRPC"),
         ({}, {"CACHEWISE_PREDICTOR_DATA_DIR": ""}, "CACHEWISE_PREDICTOR_DATA_DIR"),
+        ({}, {"CACHEWISE_PREDICTOR_TRAINER": "maybe"}, "CACHEWISE_PREDICTOR_TRAINER"),
     ],
 )
 def test_a_bad_value_names_where_it_was_set(

@@ -39,6 +39,14 @@ def test_a_model_survives_being_stored() -> None:
     assert from_bytes(to_bytes(Model())).version == "prior"
 
 
+def test_reading_a_large_model_lets_others_run_in_between() -> None:
+    model = Model().learn(interval(1.0, ToolCall(f"x{n % 9}", str(n * "y"))) for n in range(2_000))
+    pauses = list[None]()
+    restored = from_bytes(to_bytes(model), lambda: pauses.append(None))
+    assert restored.version == model.version
+    assert len(pauses) >= len(model.rows) / 400 > 4
+
+
 def test_arguments_are_not_stored_as_they_are() -> None:
     secret = interval(1.0, ToolCall("Bash", '{"command": "deploy --to zebra-quagga-okapi"}'))
     assert b"okapi" not in to_bytes(Model().learn([secret]))
@@ -52,7 +60,9 @@ def changed(**changes: Any) -> bytes:
 
 def note(**changes: Any) -> Any:
     def change(old: Any) -> Any:
-        return np.frombuffer(json.dumps(json.loads(old.tobytes()) | changes).encode(), np.uint8)
+        first, *groups = old.tobytes().split(b"\n")
+        lines = [json.dumps(json.loads(first) | changes).encode(), *groups]
+        return np.frombuffer(b"\n".join(lines), np.uint8)
 
     return change
 
@@ -72,7 +82,9 @@ def damaged_models() -> list[bytes]:
         changed(note=lambda a: np.zeros(5, np.uint8)),
         changed(note=lambda a: np.frombuffer(b"[1]", np.uint8)),
         changed(note=note(format="cachewise-model/1")),
-        changed(note=note(groups=[])),
+        changed(note=note(crowded_out=[])),
+        changed(note=lambda a: np.frombuffer(a.tobytes().split(b"\n")[0], np.uint8)),
+        changed(note=lambda a: np.frombuffer(a.tobytes() + b"\n[[1]]", np.uint8)),
         changed(note=note(clusters=[["acme", "Ask", ["one"]]])),
         changed(**{"idf.0": lambda a: a * np.nan}),
     ]

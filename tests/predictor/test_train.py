@@ -102,6 +102,10 @@ async def test_a_trained_model_becomes_the_current_one_each_time(
     assert f"skipped {path}:1: " in capsys.readouterr().err
     model = from_bytes(await store.load_model(first.version))
     assert model.row(Group(TENANT, Wait.TOOL, "Bash")).samples == 50
+    assert first.position == await store.last_position()
+    await store.unread_from()
+    taken = (await store.take_intervals(is_again=False)).intervals
+    assert [one.is_live for one in taken] == [False] * 50
     await train([write(tmp_path / "b.jsonl", [turn()])], store)
     second = await store.pointer()
     assert second is not None and second.generation > first.generation
@@ -120,6 +124,7 @@ async def test_a_store_that_is_away_is_told_before_reading(tmp_path: Path) -> No
     await store.close()
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(not TRACES.is_dir(), reason="no real traces beside the repository")
 async def test_real_traces_give_the_order_of_tools_that_one_expects(
     valkey: EmbeddedStore, store: Store

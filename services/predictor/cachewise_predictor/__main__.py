@@ -17,9 +17,10 @@ from prometheus_client import REGISTRY
 from rich.console import Console
 
 from . import command_line, versions
+from .adoption import Adoption
 from .config import Config
 from .embedded import EmbeddedStore
-from .errors import CacheWiseError
+from .errors import CacheWiseError, StoreError
 from .importers.command import import_logs
 from .insight import clusters, explain
 from .journal import Journal
@@ -30,6 +31,9 @@ from .sessions import Sessions
 from .store import Store
 from .sync import StoreSync
 from .train import load_current, train
+from .trainer import Trainer
+from .trainer_process import LOWEST_PRIORITY, TrainerProcess, when_parent_ends
+from .training import Schedule
 from .watchers import Watchers
 from .web import Status, WebServer, make_app
 
@@ -52,6 +56,8 @@ def main() -> None:
         with _store_url(config) as (url, revive):
             if arguments.command == "serve":
                 asyncio.run(serve(config, url, revive))
+            elif arguments.command == "trainer":
+                run_trainer(url, arguments.child)
             else:
                 print(asyncio.run(_answer(arguments, url)))
     except CacheWiseError as error:
@@ -66,13 +72,19 @@ async def serve(config: Config, store_url: str, revive: Callable[[], None]) -> N
     metrics = Metrics(REGISTRY)
     predictor = Predictor(Sessions(), Watchers(), Journal(), metrics, _steady_clock())
     store = Store(store_url)
-    sync = StoreSync(store, predictor, revive)
+    sync, adoption = StoreSync(store, predictor, revive), Adoption(store, predictor)
     rpc = RpcServer(predictor, str(config.grpc))
     status = Status()
     web = WebServer(make_app(predictor, status, lambda: sync.is_up), config.http)
     await sync.start()
+    with contextlib.suppress(StoreError):
+        await adoption.refresh()
     await rpc.start()
-    tasks = [asyncio.create_task(run) for run in (web.run(), sync.run(), _sweep(predictor))]
+    trainer = TrainerProcess(store_url)
+    runs = [web.run(), sync.run(), adoption.run(), _sweep(predictor)]
+    tasks = [asyncio.create_task(run) for run in runs]
+    if config.trainer:
+        tasks.append(asyncio.create_task(trainer.run()))
     status.is_serving = True
     ready = f"grpc={config.grpc._replace(port=rpc.port)} http={config.http._replace(port=web.port)}"
     print(f"cachewise-predictor ready {ready}", flush=True)
@@ -82,12 +94,31 @@ async def serve(config: Config, store_url: str, revive: Callable[[], None]) -> N
     _log.info("draining")
     status.is_serving = False
     await rpc.drain(_GRACE_S)
-    sync.stop()
-    web.stop()
-    tasks[2].cancel()
+    for part in (trainer, adoption, sync, web):
+        part.stop()
+    tasks[3].cancel()
     await _end(tasks)
     await store.close()
     _log.info("stopped")
+
+
+def run_trainer(store_url: str, is_child: bool) -> None:
+    """Trains until SIGTERM or SIGINT; as a child of `serve`, also until that ends."""
+    if is_child:
+        os.nice(LOWEST_PRIORITY)
+    asyncio.run(_train_until_stopped(store_url, is_child))
+
+
+async def _train_until_stopped(store_url: str, is_child: bool) -> None:
+    store = Store(store_url)
+    trainer = Trainer(store, _steady_clock(), Schedule())
+    stop = asyncio.create_task(_stop_signal())
+    stop.add_done_callback(lambda _: trainer.stop())
+    if is_child:
+        when_parent_ends(trainer.stop)
+    await trainer.run()
+    stop.cancel()
+    await store.close()
 
 
 async def _answer(arguments: argparse.Namespace, store_url: str) -> str:

@@ -15,6 +15,8 @@ _Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 _EXAMPLES = """examples:
   cachewise-predictor serve
   cachewise-predictor serve --redis-url redis://cache:6379/0 --grpc 0.0.0.0:50051
+  cachewise-predictor serve --no-trainer --redis-url redis://cache:6379/0
+  cachewise-predictor trainer --redis-url redis://cache:6379/0
   cachewise-predictor import --format claude-code ~/.claude/projects --out traces/mine.jsonl.gz
   cachewise-predictor train --traces traces/
   cachewise-predictor train --traces a.jsonl.gz,b.jsonl.gz --redis-url redis://cache:6379/0
@@ -46,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_serve(commands, store)
+    _add_trainer(commands, store)
     _add_train(commands, store)
     _add_insight(commands, store)
     _add_models(commands, store)
@@ -63,6 +66,23 @@ def _add_serve(commands: _Commands, store: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help=f"health, metrics, model page (default {Config.http}; port 0: any)",
     )
+    serve_parser.add_argument(
+        "--trainer",
+        action=argparse.BooleanOptionalAction,
+        help=f"start a trainer beside it, at low priority (default {Config.trainer})",
+    )
+
+
+def _add_trainer(commands: _Commands, store: argparse.ArgumentParser) -> None:
+    trainer = commands.add_parser(
+        "trainer",
+        parents=[store],
+        help="learn from what engines report",
+        description="Trains models on recent intervals. `serve` starts one by itself; of several "
+        "on a store one trains, and another takes over when it ends.",
+    )
+    # Of `serve`: end when the process at the other end of standard input ends.
+    trainer.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
 
 
 def _add_train(commands: _Commands, store: argparse.ArgumentParser) -> None:

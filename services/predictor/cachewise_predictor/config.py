@@ -36,6 +36,9 @@ class Config:
     http: Address = Address("127.0.0.1", 8_090)
     """Health, metrics and the model's page."""
 
+    trainer: bool = True
+    """Whether `serve` starts a trainer beside itself; of several on a store one trains."""
+
     @classmethod
     def load(cls, arguments: Mapping[str, object], environ: Mapping[str, str]) -> Config:
         """arguments: by field name, None where the command line says nothing; others are ignored.
@@ -56,6 +59,8 @@ class Config:
 def _cast(name: str, source: str, text: str) -> object:
     if name in ("grpc", "http"):
         return _address(source, text)
+    if name == "trainer":
+        return _switch(source, text)
     if name == "data_dir":
         if not text:
             raise ConfigError(f"{source}: give a folder")
@@ -63,6 +68,13 @@ def _cast(name: str, source: str, text: str) -> object:
     if text and not text.startswith(("redis://", "rediss://", "unix://")):
         raise ConfigError(f"{source} must begin with redis://, rediss:// or unix://")
     return text
+
+
+def _switch(source: str, text: str) -> bool:
+    known = {"true": True, "1": True, "false": False, "0": False}
+    if text.lower() not in known:
+        raise ConfigError(f"{source}: {text!r} is not true or false")
+    return known[text.lower()]
 
 
 def _address(source: str, text: str) -> Address:

@@ -86,6 +86,26 @@ class Interval:
     is_finished: bool
 
 
+class Position(NamedTuple):
+    """A place in the stream of intervals: milliseconds since the epoch, and a count within them."""
+
+    ms: int
+    number: int
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """Raises ValueError."""
+        ms, number = text.split("-")
+        return cls(int(ms), int(number))
+
+    def __str__(self) -> str:
+        return f"{self.ms}-{self.number}"
+
+
+START = Position(0, 0)
+"""The place before the first interval."""
+
+
 class Source(Enum):
     """The most specific level of the model that had data for a forecast.
 

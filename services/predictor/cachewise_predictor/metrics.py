@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from collections.abc import Iterator
 
-from .calls import main_kind
-from .events import Event, Forecast, Interval, SessionEnded, Source, TurnEnded, TurnStarted, Wait
-from .model import PROBABILITIES, Model
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from .events import Event, Forecast, Interval, SessionEnded, Source, TurnEnded, TurnStarted
+from .model import PROBABILITIES, Model, group_of
 from .quality import Pit, bins, covered
 from .sessions import Change
+from .training import TrainerStatus
 
 _WAIT_BUCKETS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 14_400, 86_400)
 _RPC_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
@@ -34,6 +38,9 @@ class Metrics:
 
         def gauge(name: str, text: str) -> Gauge:
             return Gauge(_PREFIX + name, text, registry=registry)
+
+        def labelled_gauge(name: str, text: str, label: str) -> Gauge:
+            return Gauge(_PREFIX + name, text, [label], registry=registry)
 
         def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
             return Histogram(_PREFIX + name, text, labels, buckets=buckets, registry=registry)
@@ -65,6 +72,14 @@ class Metrics:
             "tenth",
         )
         self._named_tools = frozenset[str]()
+        self._groups = labelled_gauge("model_groups", "Curves of the model that serves", "level")
+        self._crowded_out = labelled_gauge(
+            "model_groups_crowded_out",
+            "Groups without a curve of their own in it, because it has as many as it may",
+            "level",
+        )
+        self._trainer = _TrainerMetrics()
+        registry.register(self._trainer)
         self._samples = gauge("model_samples", "Intervals in the model that serves")
         self._info = Info(_PREFIX + "model", "The last stored model", registry=registry)
         self.open_intervals = gauge("open_intervals", "Sessions that are waiting now")
@@ -117,18 +132,68 @@ class Metrics:
 
     def show_model(self, model: Model) -> None:
         self._samples.set(model.samples)
+        for level in ("tenants", "kinds", "parts"):
+            self._groups.labels(level).set(model.groups_by_level.get(level, 0))
+            self._crowded_out.labels(level).set(model.crowded_out.get(level, 0))
         named = frozenset(name for name, _ in model.kinds_by_samples[:MAX_TOOL_LABELS])
         for gone in self._named_tools - named:
             for metric in (self._checked, self._covered, self._pit):
                 metric.remove_by_labels({"tool": gone})
         self._named_tools = named
 
+    def show_trainer(self, is_running: bool, status: TrainerStatus | None) -> None:
+        """What the trainer of this store told last; the same on every predictor."""
+        self._trainer.is_running, self._trainer.status = is_running, status
+
     def show_stored_version(self, version: str) -> None:
         """Only stored versions become a label: the serving one changes every few seconds."""
         self._info.info({"version": version})
 
     def _tool_label(self, interval: Interval) -> str:
-        if interval.wait is not Wait.TOOL or not interval.calls:
-            return f"({interval.wait.value})"
-        kind = main_kind(interval.calls)
-        return kind if kind in self._named_tools else "(other)"
+        group = group_of(interval)
+        if group.kind is None:
+            return f"({group.wait.value})"
+        return group.kind if group.kind in self._named_tools else "(other)"
+
+
+class _TrainerMetrics(Collector):
+    """The trainer is another process, perhaps on another host, and its counters outlive it: they
+    come from the store. So they are the same on every predictor: take their maximum.
+    """
+
+    is_running = False
+    status: TrainerStatus | None = None
+
+    def collect(self) -> Iterator[Metric]:
+        up = GaugeMetricFamily(_PREFIX + "trainer_up", "1 if some trainer has the lease")
+        up.add_metric([], float(self.is_running))
+        yield up
+        status = self.status or TrainerStatus()
+        for name, text in _TRAINER_COUNTERS.items():
+            counter = CounterMetricFamily(f"{_PREFIX}trainer_{name}", text)
+            counter.add_metric([], getattr(status, name))
+            yield counter
+        for name, (field, text) in _TRAINER_GAUGES.items():
+            gauge = GaugeMetricFamily(f"{_PREFIX}trainer_{name}", text)
+            gauge.add_metric([], getattr(status, field))
+            yield gauge
+
+
+_TRAINER_COUNTERS = {
+    "trainings": "Models trained",
+    "promotions": "Models that took the place of the serving one",
+    "refusals": "Models that the gate refused",
+    "failures": "Trainings that ended with an error",
+    "spoiled": "Parts of the interval stream that were left out because their waits were random",
+    "drifts": "Changes seen in the waits of a tool",
+    "duplicates": "Intervals that came again and were not counted",
+}
+_TRAINER_GAUGES = {
+    "window_intervals": ("window", "Intervals that models are trained on and judged by"),
+    "reserved_intervals": ("reserved", "Those of them that only judge"),
+    "lag_intervals": ("lag", "Intervals in the stream that the trainer has not read"),
+    "training_seconds": ("training_seconds", "Processor time that the last training took"),
+    "last_training_timestamp_seconds": ("trained_at", "When it ended"),
+    "candidate_score": ("score", "Mean CRPS of its model on reserved intervals; 0 is perfect"),
+    "serving_score": ("serving_score", "Mean CRPS of the serving model on the same"),
+}

@@ -30,7 +30,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from . import evidence, prior, survival
-from .calls import fingerprint, main_call, read_call
+from .calls import fingerprint, main_call, main_kind, read_call
 from .clusters import MIN_SAMPLES, Clusters
 from .events import Forecast, Interval, Quantile, Source, ToolCall, Wait
 from .evidence import Recent
@@ -71,6 +71,13 @@ class Group(NamedTuple):
     wait: Wait
     kind: str | None = None
     part: str | None = None
+
+
+def group_of(interval: Interval) -> Group:
+    """The tool that an interval belongs to: its tenant's kind of call, or its kind of wait."""
+    is_tool = interval.wait is Wait.TOOL and interval.calls
+    kind = main_kind(interval.calls) if is_tool else None
+    return Group(interval.key.tenant, interval.wait, kind)
 
 
 class Row(NamedTuple):
@@ -118,11 +125,14 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """digest: tells models of different content apart."""
+    """digest: tells models of different content apart; crowded_out: groups that were over a bound
+    when they were learned, by level.
+    """
 
     rows: Mapping[Group, Row] = field(default_factory=dict)
     clusters: Mapping[tuple[str, str], Clusters] = field(default_factory=dict)
     digest: int = 0
+    crowded_out: Mapping[str, int] = field(default_factory=dict)
     _forecasts: dict[_Turn, Forecast] = field(default_factory=dict, repr=False)
     _upper: dict[Group, list[Level]] = field(default_factory=dict, repr=False)
     _chains: dict[tuple[Group, ...], _Chain] = field(default_factory=dict, repr=False)
@@ -173,18 +183,20 @@ class Model:
 
     def learn(self, intervals: Iterable[Interval]) -> Model:
         """A model with these intervals added; this one stays as it is."""
-        rows, changed, digest = dict(self.rows), dict[Group, Row](), self.digest
-        room = _Room(rows)
-        for interval in intervals:
+        counted = [(interval, self._groups(interval)) for interval in intervals]
+        new = Counter(g for _, groups in counted for g in groups if g not in self.rows)
+        rows, crowded_out = dict(self.rows), Counter(self.crowded_out)
+        crowded_out.update(_make_room(rows, new))
+        changed, digest = dict[Group, Row](), self.digest
+        for interval, groups in counted:
             digest = (digest + _digest([repr(interval).encode("utf-8", "replace")])) % 2**64
-            for group in self._groups(interval):
+            for group in groups:
+                if (old := rows.get(group)) is None:
+                    continue
                 if group not in changed:
-                    if group not in rows and not (_has_parent(group, rows) and room.take(group)):
-                        continue
-                    old = rows.get(group, _EMPTY)
                     rows[group] = changed[group] = Row(old.finished.copy(), old.censored.copy())
                 _count(changed[group], interval)
-        return Model(rows, self.clusters, digest)
+        return Model(rows, self.clusters, digest, crowded_out)
 
     @cached_property
     def samples(self) -> int:
@@ -195,6 +207,18 @@ class Model:
     def version(self) -> str:
         """Names the content: number of samples and a digest; "prior" without data."""
         return f"{self.samples}-{self.digest:016x}" if self.rows else "prior"
+
+    @cached_property
+    def groups_by_level(self) -> Mapping[str, int]:
+        """How many there are."""
+        return Counter(map(_level, self.rows))
+
+    @cached_property
+    def groups_by_samples(self) -> list[Group]:
+        """Tools, as in group_of, of each tenant; those with most intervals first."""
+        kinds = [g for g in self.rows if g.kind is not None and g.part is None]
+        others = [g for g in self.rows if g.kind is None and g.tenant and g.wait is not Wait.TOOL]
+        return sorted(kinds + others, key=lambda group: -self.rows[group].samples)
 
     @cached_property
     def kinds_by_samples(self) -> list[tuple[str, int]]:
@@ -324,9 +348,36 @@ class Model:
         return self.forecast(tenant, Wait.TOOL, (kind,)).quantiles[0].wait_s
 
 
+def _make_room(rows: dict[Group, Row], new: Mapping[Group, int]) -> Counter[str]:
+    """Adds empty rows for new groups, those with most intervals first, as far as the bounds allow;
+    gives the number of the others by level. new: intervals of each.
+    """
+    room, left = _Room(rows), Counter[str]()
+    for group in sorted(new, key=lambda g: (-new[g], *_place(g))):
+        if _has_parent(group, rows) and room.take(group):
+            rows[group] = _EMPTY
+        else:
+            left[_level(group)] += 1
+    return left
+
+
+def _place(group: Group) -> tuple[bool, bool, str, str, str, str]:
+    """An order in which a level comes after those above it."""
+    names = (group.tenant or "", group.wait.value, group.kind or "", group.part or "")
+    return (group.part is not None, group.kind is not None, *names)
+
+
+def _level(group: Group) -> str:
+    if group.part is not None:
+        return "parts"
+    return "kinds" if group.kind is not None else "tenants"
+
+
 def _has_parent(group: Group, rows: Mapping[Group, Row]) -> bool:
-    """Whether the kind of a part is counted."""
-    return group.part is None or group._replace(part=None) in rows
+    """Whether the level above counts: the kind of a part, the tenant of a kind."""
+    if group.part is not None:
+        return group._replace(part=None) in rows
+    return group.kind is None or group._replace(kind=None) in rows
 
 
 class _Room:

@@ -1,12 +1,14 @@
-"""A model as bytes: safetensors with counts and centroids, and a note in JSON.
+"""A model as bytes: safetensors with counts and centroids, and notes in JSON lines.
 
 Most groups have a few intervals, so the counts are stored as (row, column, count); the columns are
-the bins of finished waits and then those of censored ones.
+the bins of finished waits and then those of censored ones. Groups are written in lines of a few, so
+that reading a large model can let other threads run between them.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,8 @@ from .events import Wait
 from .model import Group, Model, Row
 from .survival import BINS, GRID_S
 
-FORMAT = "cachewise-model/2"
+FORMAT = "cachewise-model/3"
+_PER_LINE = 400
 _COLUMNS = 2 * BINS + 1
 _DAMAGED = "its numbers are damaged: train again, or restore an older one"
 
@@ -31,11 +34,13 @@ def to_bytes(model: Model) -> bytes:
     note = {
         "format": FORMAT,
         "digest": model.digest,
-        "groups": [[g.tenant, g.wait.value, g.kind, g.part] for g in model.rows],
+        "crowded_out": model.crowded_out,
         "clusters": [[*key, c.vocabulary] for key, c in model.clusters.items()],
     }
+    groups = [[g.tenant, g.wait.value, g.kind, g.part] for g in model.rows]
+    lines = [groups[start : start + _PER_LINE] for start in range(0, len(groups), _PER_LINE)]
     arrays = {
-        "note": np.frombuffer(json.dumps(note).encode(), np.uint8),
+        "note": np.frombuffer("\n".join(map(json.dumps, [note, *lines])).encode(), np.uint8),
         "grid_s": GRID_S,
         "row": row,
         "column": column,
@@ -49,24 +54,41 @@ def to_bytes(model: Model) -> bytes:
     return blob
 
 
-def from_bytes(blob: bytes) -> Model:
-    """Raises ModelError for anything that `to_bytes` of this version does not write."""
+def from_bytes(blob: bytes, pause: Callable[[], None] = lambda: None) -> Model:
+    """Raises ModelError for anything that `to_bytes` of this version does not write.
+
+    pause: called after every millisecond of work or so.
+    """
     try:
         arrays = load(blob)
-        note = json.loads(arrays["note"].tobytes())
+        first, *lines = arrays["note"].tobytes().split(b"\n")
+        note = json.loads(first)
         if note["format"] != FORMAT or not np.array_equal(arrays["grid_s"], GRID_S):
             raise ModelError(f"made by another version (format {note['format']!r}): train again")
-        groups = [Group(tenant, Wait(w), kind, part) for tenant, w, kind, part in note["groups"]]
         clusters = {
             (tenant, kind): _clusters(arrays, index, vocabulary)
             for index, (tenant, kind, vocabulary) in enumerate(note["clusters"])
         }
+        groups = _groups(lines, pause)
         counts = _counts(arrays, len(groups))
         digest = int(note["digest"])
-    except (SafetensorError, KeyError, ValueError, TypeError) as error:
+        crowded_out = {str(level): int(count) for level, count in note["crowded_out"].items()}
+    except (SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise ModelError(f"not a model: {error}") from None
-    rows = {g: Row(c[:BINS], c[BINS:]) for g, c in zip(groups, counts, strict=True)}
-    return Model(rows, clusters, digest)
+    rows = {}
+    for number, group in enumerate(groups):
+        rows[group] = Row(counts[number, :BINS], counts[number, BINS:])
+        if number % _PER_LINE == 0:
+            pause()
+    return Model(rows, clusters, digest, crowded_out)
+
+
+def _groups(lines: list[bytes], pause: Callable[[], None]) -> list[Group]:
+    groups = []
+    for line in lines:
+        groups += [Group(tenant, Wait(w), kind, part) for tenant, w, kind, part in json.loads(line)]
+        pause()
+    return groups
 
 
 def _counts(arrays: dict[str, Any], groups: int) -> Any:

@@ -83,6 +83,16 @@ class Sessions:
     def get(self, key: SessionKey) -> SessionState | None:
         return self._states.get(key)
 
+    def newest_open(self, most: int) -> list[tuple[SessionKey, OpenInterval, Recent]]:
+        """Open intervals, those of the last events first, with what else forecasts need."""
+        found = []
+        for key, state in reversed(self._states.items()):
+            if state.open is not None:
+                found.append((key, state.open, state.recent))
+                if len(found) == most:
+                    break
+        return found
+
     def apply(self, event: Event, now: float) -> Change:
         """Takes one event that happened `age_s` before now."""
         at = now - event.age_s

@@ -1,43 +1,52 @@
 """Everything that the predictor keeps in Redis: every key, its type, bound and life, and every
-command.
+command. docs/redis.md says who writes and who reads them.
 
     key                            type    bound                 life
     {cachewise}:sessions           hash    MAX_STORED_SESSIONS   2 * TTL_S after the last write
     {cachewise}:sessions:touched   zset    the same members      the same
-    {cachewise}:intervals          stream  about MAX_INTERVALS
+    {cachewise}:intervals          stream  about MAX_INTERVALS   each MAX_AGE_S
     {cachewise}:writer:<id>        string  one per predictor     1 hour after its last write
     {cachewise}:model              hash    Pointer's fields
     {cachewise}:models             list    MODELS_KEPT           versions, newest first
-    {cachewise}:model:<version>    string  the listed versions   to the fall from the list
+    {cachewise}:model:<version>    hash    blob, info            to the fall from the list
+    {cachewise}:left-out           list    MAX_LEFT_OUT
+    {cachewise}:trainer            hash    TrainerStatus' fields 1 day after the last write
+    {cachewise}:trainer:lease      string  a token               LEASE_S after the last renewal
 
 The braces put all keys in one slot of a Redis cluster, so that they can change in one transaction.
-Sessions are keyed hashes already. The arguments of tool calls are redacted by the engine; they are
-kept with the open interval and in the stream, as long as those.
+The stream has one consumer group, which the trainer reads by. Sessions are keyed hashes already.
+The arguments of tool calls are redacted by the engine; they are kept with the open interval and in
+the stream, as long as those.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
+from redis.asyncio.lock import Lock
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError, WatchError
+from redis.exceptions import LockError, RedisError, ResponseError, WatchError
 
+from . import encoding
 from .errors import StoreError
-from .events import Interval, OpenInterval, SessionKey, ToolCall, Wait
-from .evidence import PastWait, Recent
+from .events import START, Interval, Position, SessionKey
+from .published import ModelInfo, Pointer
 from .sessions import MAX_SESSIONS, TTL_S, SessionState
+from .training import TrainerStatus
+from .window import MAX_AGE_S, LeftOut, StoredInterval
 
 MAX_STORED_SESSIONS = MAX_SESSIONS
 MAX_INTERVALS = 100_000
-MODELS_KEPT = 5
-START = "0-0"
-"""The position before the first interval of the stream."""
+MODELS_KEPT = 10
+MAX_LEFT_OUT = 100
+LEASE_S = 15.0
 
 _SESSIONS = "{cachewise}:sessions"
 _TOUCHED = "{cachewise}:sessions:touched"
@@ -46,6 +55,14 @@ _WRITER = "{cachewise}:writer:"
 _POINTER = "{cachewise}:model"
 _MODELS = "{cachewise}:models"
 _MODEL = "{cachewise}:model:"
+_LEFT_OUT = "{cachewise}:left-out"
+_STATUS = "{cachewise}:trainer"
+_LEASE = "{cachewise}:trainer:lease"
+
+_GROUP = _CONSUMER = "trainer"
+"""One consumer for all trainers: the lease lets one read at a time, and what a killed one has not
+acknowledged comes again.
+"""
 
 _TIMEOUT_S = 2.0
 _CHUNK = 1_000
@@ -64,15 +81,14 @@ class Batch:
     intervals: Sequence[Interval]
 
 
-class Pointer(NamedTuple):
-    """The current model.
+class Taken(NamedTuple):
+    """What the trainer is to learn. ids: also those of entries that could not be read."""
 
-    generation: counts trainings; position: the last interval of the stream that is in it.
-    """
+    ids: list[bytes]
+    intervals: list[StoredInterval]
 
-    version: str
-    generation: int
-    position: str
+
+Entry = tuple[bytes, Mapping[bytes, bytes]]
 
 
 class Store:
@@ -89,6 +105,7 @@ class Store:
             )
         except ValueError as error:
             raise StoreError(f"--redis-url: {error}") from None
+        self._lease = Lock(self._redis, _LEASE, timeout=LEASE_S, thread_local=False)
 
     async def ping(self) -> None:
         async with _store_errors():
@@ -106,10 +123,10 @@ class Store:
                     pipe.hdel(_SESSIONS, member)
                     pipe.zrem(_TOUCHED, member)
                 else:
-                    pipe.hset(_SESSIONS, member, _dump_state(state))
+                    pipe.hset(_SESSIONS, member, encoding.dump_state(state))
                     pipe.zadd(_TOUCHED, {member: state.touched_at})
             for interval in batch.intervals:
-                pipe.xadd(_INTERVALS, {"interval": _dump_interval(interval)}, maxlen=MAX_INTERVALS)
+                _add_interval(pipe, interval, is_live=True)
             pipe.expire(_SESSIONS, int(2 * TTL_S))
             pipe.expire(_TOUCHED, int(2 * TTL_S))
             pipe.set(_WRITER + batch.writer, batch.number, ex=3_600)
@@ -145,31 +162,122 @@ class Store:
             for start in range(0, len(members), _CHUNK):
                 chunk = members[start : start + _CHUNK]
                 values = await self._run("HMGET", _SESSIONS, *chunk)
-                loaded = map(_load_session, chunk, values)
+                loaded = map(encoding.load_session, chunk, values)
                 found += [session for session in loaded if session is not None]
         return found
 
-    async def read_intervals(self, position: str) -> tuple[str, list[Interval]]:
-        """Up to 1,000 intervals after a position, and the position of the last; entries of others
-        are skipped.
-        """
+    async def append_recorded(self, intervals: Sequence[Interval]) -> None:
+        """Adds intervals from trace files, without blocking others for long."""
         async with _store_errors():
-            entries = await self._run("XRANGE", _INTERVALS, f"({position}", "+", "COUNT", _CHUNK)
-        loaded = [_load_interval(fields) for _, fields in entries]
-        if entries:
-            position = entries[-1][0].decode()
-        return position, [interval for interval in loaded if interval is not None]
+            for start in range(0, len(intervals), _CHUNK):
+                async with self._redis.pipeline(transaction=False) as pipe:
+                    for interval in intervals[start : start + _CHUNK]:
+                        _add_interval(pipe, interval, is_live=False)
+                    await pipe.execute()
 
-    async def last_position(self) -> str:
+    async def purge_intervals(self, now: float) -> None:
+        """Removes intervals that are too old to be learned from. now: seconds since the epoch."""
+        oldest = f"{max(int((now - MAX_AGE_S) * 1_000), 0)}-0"
+        async with _store_errors():
+            await self._run("XTRIM", _INTERVALS, "MINID", "~", oldest)
+
+    async def newest_intervals(self, before: Position, most: int) -> list[StoredInterval]:
+        """The last ones before a position, oldest first; entries of others are skipped."""
+        found: list[StoredInterval] = []
+        while len(found) < most:
+            async with _store_errors():
+                entries = await self._run(
+                    "XREVRANGE", _INTERVALS, f"({before}", "-", "COUNT", _CHUNK
+                )
+            if not entries:
+                break
+            before = Position.parse(entries[-1][0].decode())
+            found += _load_intervals(entries)
+        return found[:most][::-1]
+
+    async def last_position(self) -> Position:
         """The position of the newest interval."""
         async with _store_errors():
             newest = await self._run("XREVRANGE", _INTERVALS, "+", "-", "COUNT", 1)
-        return str(newest[0][0].decode()) if newest else START
+        return Position.parse(newest[0][0].decode()) if newest else START
+
+    async def unread_from(self) -> Position:
+        """The first position that the trainer's group has not finished with."""
+        async with _store_errors():
+            await self._make_group()
+            pending = await self._run("XPENDING", _INTERVALS, _GROUP)
+            if pending["pending"]:
+                return Position.parse(pending["min"].decode())
+            (group,) = [g for g in await self._groups() if g["name"] == _GROUP.encode()]
+        ms, number = Position.parse(group["last-delivered-id"].decode())
+        return Position(ms, number + 1)
+
+    async def take_intervals(self, is_again: bool) -> Taken:
+        """The next intervals for the trainer, up to 1,000.
+
+        is_again: those that were taken before and not acknowledged.
+        """
+        async with _store_errors():
+            read = ("XREADGROUP", "GROUP", _GROUP, _CONSUMER, "COUNT", _CHUNK, "STREAMS")
+            try:
+                streams = await self._run(*read, _INTERVALS, str(START) if is_again else ">")
+            except ResponseError:  # the store was wiped, and the group is gone
+                await self._make_group()
+                return Taken([], [])
+        entries = _entries_of(streams)
+        return Taken([entry_id for entry_id, _ in entries], _load_intervals(entries))
+
+    async def acknowledge(self, taken: Taken) -> None:
+        """They need not be taken again."""
+        async with _store_errors():
+            await self._run("XACK", _INTERVALS, _GROUP, *taken.ids)
+
+    async def lag(self) -> int:
+        """How many intervals the trainer has not read."""
+        async with _store_errors():
+            lags = [g["lag"] for g in await self._groups() if g["name"] == _GROUP.encode()]
+        return int(lags[0] or 0) if lags else 0
+
+    async def acquire_lease(self) -> bool:
+        """Takes the trainer's lease for LEASE_S; False if another has it."""
+        async with _store_errors():
+            return bool(await self._lease.acquire(blocking=False))
+
+    async def renew_lease(self) -> bool:
+        """Keeps the lease for another LEASE_S; False if it has lapsed."""
+        async with _store_errors():
+            with suppress(LockError):
+                return bool(await self._lease.reacquire())
+        return False
+
+    async def release_lease(self) -> None:
+        """Lets another trainer take over at once, if this one has the lease."""
+        async with _store_errors():
+            with suppress(LockError):
+                await self._lease.release()
+
+    async def has_trainer(self) -> bool:
+        """Whether some trainer has the lease."""
+        async with _store_errors():
+            return bool(await self._run("EXISTS", _LEASE))
+
+    async def write_status(self, status: TrainerStatus) -> None:
+        async with _store_errors(), self._redis.pipeline(transaction=True) as pipe:
+            pipe.hset(_STATUS, mapping={k: str(v) for k, v in asdict(status).items()})
+            pipe.expire(_STATUS, 86_400)
+            await pipe.execute()
+
+    async def status(self) -> TrainerStatus | None:
+        """What the trainer told last; None if it has not."""
+        names = [field.name for field in fields(TrainerStatus)]
+        async with _store_errors():
+            values = await self._run("HMGET", _STATUS, *names)
+        return encoding.load_status(dict(zip(names, values, strict=True)))
 
     async def pointer(self) -> Pointer | None:
         """Which model is current; None if there is none."""
         async with _store_errors():
-            return _load_pointer(await self._run("HMGET", _POINTER, *Pointer._fields))
+            return encoding.load_pointer(await self._run("HMGET", _POINTER, *Pointer._fields))
 
     async def versions(self) -> list[str]:
         """The stored models, newest first."""
@@ -179,28 +287,73 @@ class Store:
     async def load_model(self, version: str) -> bytes:
         """The stored model; empty if it is gone."""
         async with _store_errors():
-            return bytes(await self._run("GET", _MODEL + version) or b"")
+            return bytes(await self._run("HGET", _MODEL + version, "blob") or b"")
 
-    async def publish_model(self, pointer: Pointer, blob: bytes) -> bool:
+    async def model_info(self, version: str) -> ModelInfo | None:
+        """How a stored model came to be."""
+        async with _store_errors():
+            return encoding.load_info(await self._run("HGET", _MODEL + version, "info"))
+
+    async def publish_model(
+        self, pointer: Pointer, blob: bytes, info: ModelInfo, after: int | None
+    ) -> bool:
         """Stores a model and makes it the current one, in one transaction; drops the oldest.
 
-        False, and nothing happens, if the current one is of a later training or has more in it.
+        after: the generation that it follows, None if there is no model yet. False, and nothing
+        happens, if that is not the current one: somebody else has published meanwhile.
         """
+
+        def add(pipe: Pipeline, stored: list[str]) -> None:
+            versions = [pointer.version, *(v for v in stored if v != pointer.version)]
+            pipe.hset(
+                _MODEL + pointer.version, mapping={"blob": blob, "info": encoding.dump_info(info)}
+            )
+            pipe.delete(_MODELS, *(_MODEL + v for v in versions[MODELS_KEPT:]))
+            pipe.rpush(_MODELS, *versions[:MODELS_KEPT])
+
+        return await self._move_pointer(pointer, after, add)
+
+    async def go_back(self, pointer: Pointer, part: LeftOut, after: int) -> bool:
+        """Makes a stored model the current one, and leaves a part of the stream out, likewise."""
+        return await self._move_pointer(pointer, after, lambda pipe, _: _leave_out(pipe, [part]))
+
+    async def leave_out(self, parts: Iterable[LeftOut]) -> None:
+        """No model is to learn from these parts of the stream."""
         async with _store_errors(), self._redis.pipeline(transaction=True) as pipe:
-            while True:
-                await pipe.watch(_POINTER, _MODELS)
-                if _is_newer(await self.pointer(), pointer):
-                    return False
-                stored = await self.versions()
-                versions = [pointer.version, *(v for v in stored if v != pointer.version)]
-                pipe.multi()  # type: ignore[no-untyped-call]
-                pipe.set(_MODEL + pointer.version, blob)
-                pipe.hset(_POINTER, mapping={k: str(v) for k, v in pointer._asdict().items()})
-                pipe.delete(_MODELS, *(_MODEL + v for v in versions[MODELS_KEPT:]))
-                pipe.rpush(_MODELS, *versions[:MODELS_KEPT])
-                with suppress(WatchError):  # another one was published meanwhile: look again
-                    await pipe.execute()
-                    return True
+            _leave_out(pipe, parts)
+            await pipe.execute()
+
+    async def left_out(self) -> list[LeftOut]:
+        async with _store_errors():
+            values = await self._run("LRANGE", _LEFT_OUT, 0, -1)
+        return [part for part in map(encoding.load_left_out, values) if part is not None]
+
+    async def _move_pointer(
+        self, pointer: Pointer, after: int | None, change: Callable[[Pipeline, list[str]], None]
+    ) -> bool:
+        async with _store_errors(), self._redis.pipeline(transaction=True) as pipe:
+            await pipe.watch(_POINTER, _MODELS)
+            current = await self.pointer()
+            if (current and current.generation) != after:
+                return False
+            stored = await self.versions()
+            pipe.multi()  # type: ignore[no-untyped-call]
+            pipe.hset(_POINTER, mapping={k: str(v) for k, v in pointer._asdict().items()})
+            change(pipe, stored)
+            with suppress(WatchError):
+                await pipe.execute()
+                return True
+        return False
+
+    async def _make_group(self) -> None:
+        with suppress(ResponseError):  # it is there
+            await self._run("XGROUP", "CREATE", _INTERVALS, _GROUP, str(START), "MKSTREAM")
+
+    async def _groups(self) -> list[dict[str, Any]]:
+        try:
+            return list(await self._redis.xinfo_groups(_INTERVALS))
+        except ResponseError:  # no stream yet
+            return []
 
     async def _run(self, *command: Any) -> Any:
         return await self._redis.execute_command(*command)  # type: ignore[no-untyped-call]
@@ -214,96 +367,27 @@ async def _store_errors() -> AsyncIterator[None]:
         raise StoreError(f"the store does not answer: {error}") from error
 
 
-def _is_newer(current: Pointer | None, candidate: Pointer) -> bool:
-    if current is None:
-        return False
-    return (current.generation, _order(current.position)) > (
-        candidate.generation,
-        _order(candidate.position),
+def _add_interval(pipe: Pipeline, interval: Interval, is_live: bool) -> None:
+    pipe.xadd(
+        _INTERVALS, {"interval": encoding.dump_interval(interval, is_live)}, maxlen=MAX_INTERVALS
     )
 
 
-def _order(position: str) -> tuple[int, ...]:
-    """Stream ids are two numbers: milliseconds and a count."""
-    return tuple(map(int, position.split("-")))
+def _leave_out(pipe: Pipeline, parts: Iterable[LeftOut]) -> None:
+    for part in parts:
+        pipe.lpush(_LEFT_OUT, encoding.dump_left_out(part))
+    pipe.ltrim(_LEFT_OUT, 0, MAX_LEFT_OUT - 1)
 
 
-def _load_pointer(values: list[bytes | None]) -> Pointer | None:
-    version, generation, position = values
-    if version is None or generation is None or position is None:
-        return None
-    try:
-        _order(position.decode())
-        return Pointer(version.decode(), int(generation), position.decode())
-    except ValueError:
-        return None
+def _entries_of(streams: Any) -> list[Entry]:
+    """Of the answer to XREADGROUP, about one stream: pairs, or a mapping with protocol 3."""
+    if not streams:
+        return []
+    if isinstance(streams, Mapping):
+        return list(next(iter(streams.values())))
+    return list(streams[0][1])
 
 
-def _dump_state(state: SessionState) -> str:
-    opened = state.open
-    return json.dumps(
-        {
-            "touched_at": state.touched_at,
-            "open": opened and [opened.turn, opened.opened_at, opened.wait.value, opened.calls],
-            "seen": state.seen,
-            "unmatched_start": state.unmatched_start,
-            "ended_at": state.ended_at,
-            "recent": state.recent,
-        }
-    )
-
-
-def _load_session(member: bytes, value: bytes | None) -> tuple[SessionKey, SessionState] | None:
-    try:
-        tenant, session = json.loads(member)
-        record = json.loads(value or b"")
-        opened, start = record["open"], record["unmatched_start"]
-        state = SessionState(
-            touched_at=float(record["touched_at"]),
-            open=opened
-            and OpenInterval(opened[0], opened[1], Wait(opened[2]), _load_calls(opened[3])),
-            seen=tuple(record["seen"]),
-            unmatched_start=start and (start[0], start[1]),
-            ended_at=record["ended_at"],
-            recent=_load_recent(record.get("recent", [])),
-        )
-    except (ValueError, TypeError, KeyError, IndexError):
-        return None
-    return SessionKey(tenant, session), state
-
-
-def _load_calls(pairs: list[list[str]]) -> tuple[ToolCall, ...]:
-    return tuple(ToolCall(str(name), str(arguments)) for name, arguments in pairs)
-
-
-def _load_recent(waits: list[Any]) -> Recent:
-    return tuple(PastWait((int(a), int(b), int(c)), float(s)) for (a, b, c), s in waits)
-
-
-def _dump_interval(interval: Interval) -> str:
-    return json.dumps(
-        {
-            "tenant": interval.key.tenant,
-            "session": interval.key.session,
-            "turn": interval.turn,
-            "wait": interval.wait.value,
-            "calls": interval.calls,
-            "seconds": interval.seconds,
-            "is_finished": interval.is_finished,
-        }
-    )
-
-
-def _load_interval(fields: Mapping[bytes, bytes]) -> Interval | None:
-    try:
-        record = json.loads(fields[b"interval"])
-        return Interval(
-            key=SessionKey(record["tenant"], record["session"]),
-            turn=record["turn"],
-            wait=Wait(record["wait"]),
-            calls=_load_calls(record["calls"]),
-            seconds=float(record["seconds"]),
-            is_finished=bool(record["is_finished"]),
-        )
-    except (ValueError, TypeError, KeyError):
-        return None
+def _load_intervals(entries: Iterable[Entry]) -> list[StoredInterval]:
+    loaded = (encoding.load_interval(entry_id, fields or {}) for entry_id, fields in entries)
+    return [stored for stored in loaded if stored is not None]

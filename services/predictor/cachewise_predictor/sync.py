@@ -1,7 +1,7 @@
-"""Keeps memory and the store in step: the only task of the predictor that waits for the store.
+"""Keeps sessions in memory and in the store in step, in a task of its own.
 
 At the start the stored sessions come into memory. Then the journal is written as soon as there is
-something in it, and the learner has its rounds. While the store is away everything else goes on
+something in it. While the store is away everything else goes on
 from memory; this task tries again with growing pauses, and nobody else notices.
 """
 
@@ -14,12 +14,12 @@ import uuid
 from collections.abc import Callable
 
 from .errors import StoreError
-from .learner import REFRESH_S, Learner
 from .service import Predictor
 from .store import Batch, Store
 
 _MOST_PER_BATCH = 200
 _LONGEST_WRITE_S, _LONGEST_FINISH_S = 2.0, 5.0
+_PURGE_S = 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 
 _log = logging.getLogger(__name__)
@@ -36,11 +36,10 @@ class StoreSync:
         self, store: Store, predictor: Predictor, revive: Callable[[], None] = _nothing
     ) -> None:
         self._store, self._predictor, self._revive = store, predictor, revive
-        self._learner = Learner(store, predictor)
         self._writer, self._number = uuid.uuid4().hex, 0
         self._unanswered: Batch | None = None
         self._has_restored = False
-        self._refresh_at = 0.0
+        self._purge_at = 0.0
         self._is_up: bool | None = None
         self._is_stopping = asyncio.Event()
 
@@ -54,7 +53,7 @@ class StoreSync:
         await self._try_round()
 
     async def run(self) -> None:
-        """Until `stop`; then writes and learns what is left.
+        """Until `stop`; then writes what is left.
 
         Not to be cancelled: on Python 3.11 the store's client can swallow a cancellation.
         """
@@ -62,7 +61,7 @@ class StoreSync:
         while not self._is_stopping.is_set():
             if await self._try_round():
                 pause_s = _FIRST_PAUSE_S
-                await _wait(journal.has_entries, self._refresh_at - self._predictor.clock())
+                await _wait(journal.has_entries, self._purge_at - self._predictor.clock())
             else:
                 await _wait(self._is_stopping, pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -76,7 +75,6 @@ class StoreSync:
     async def _finish(self) -> None:
         try:
             await self._write(_LONGEST_FINISH_S)
-            await self._learner.finish(self._predictor.clock())
         except StoreError as error:
             _log.warning("%s", error)
         if left := len(self._predictor.journal):
@@ -102,10 +100,10 @@ class StoreSync:
             await self._restore()
         await self._write(_LONGEST_WRITE_S)
         now = self._predictor.clock()
-        if now >= self._refresh_at:
+        if now >= self._purge_at:
             await self._store.purge_sessions(now)
-            await self._learner.refresh(now)
-            self._refresh_at = now + REFRESH_S
+            await self._store.purge_intervals(now)
+            self._purge_at = now + _PURGE_S
 
     async def _restore(self) -> None:
         stored = await self._store.load_sessions()

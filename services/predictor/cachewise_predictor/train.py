@@ -1,6 +1,7 @@
 """`cachewise-predictor train`: builds a model from trace files and makes it the current one.
 
-A running predictor on the same store adopts it within seconds and goes on learning from there.
+A running predictor on the same store adopts it within seconds. The trainer goes on from there: the
+newest of the waits are in its window, until those of live sessions have taken their place.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from .errors import TraceError
 from .events import Interval, Wait
 from .model import Model
 from .model_file import from_bytes, to_bytes
+from .published import ModelInfo, Pointer
 from .report import ReadReport
-from .store import Pointer, Store
+from .store import Store
 from .traces import find_traces, read_trace
 from .web import summarise
 
@@ -40,14 +42,12 @@ async def train(paths: list[Path], store: Store) -> str:
     if not intervals:
         raise TraceError(f"no usable waits in {report.turns} turns: {_skipped(report)}")
     model = build(intervals)
-    previous = await store.pointer()
-    pointer = Pointer(
-        version=model.version,
-        # Later than any before it, in this store or one that was wiped.
-        generation=max(int(time.time()), previous.generation + 1 if previous else 0),
-        position=await store.last_position(),
-    )
-    if not await store.publish_model(pointer, to_bytes(model)):
+    await store.append_recorded(intervals)
+    previous, position = await store.pointer(), await store.last_position()
+    after = previous.generation if previous else None
+    pointer = Pointer(model.version, (after or 0) + 1, position)
+    info = ModelInfo("traces", time.time(), position)
+    if not await store.publish_model(pointer, to_bytes(model), info, after):
         raise TraceError("another training stored its model meanwhile: train again")
     return summary(model, report)
 

@@ -13,10 +13,11 @@ from cachewise_engine_hook.admission import PATIENCE_S, SLACK
 from cachewise_engine_hook.claims import Asked, Ended
 from cachewise_engine_hook.identity import hash_session
 from cachewise_engine_hook.policy import Forecast
-from cachewise_engine_hook.scheduler import CacheWiseScheduler
+from cachewise_engine_hook.scheduler import CacheWiseAsyncScheduler, CacheWiseScheduler
 from cachewise_engine_hook.sessions import ForecastUpdate
 from vllm.v1.request import RequestStatus
 
+from tests.engine_hook.compatibility.test_hybrid import LAYOUTS
 from tests.engine_hook.test_listing import free_port
 from tests.engine_hook.vllm_scheduler import make_request, make_scheduler, run, step
 
@@ -35,6 +36,10 @@ class Clocked(CacheWiseScheduler):
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         self.time_s += 0.1
         return super().schedule(*args, **kwargs)
+
+
+class ClockedAsync(Clocked, CacheWiseAsyncScheduler):
+    """The same over vLLM's AsyncScheduler."""
 
 
 def make(num_blocks: int = 50, **settings: object) -> Any:
@@ -109,6 +114,21 @@ def test_a_claimed_session_outlasts_pressure_that_would_evict_it(forecasts, reta
         [] if retain_s is None else ["deferred", "accepted", "kept"]
     )
     assert scheduler._hook.blocks()["protected"] == 0
+
+
+@pytest.mark.parametrize("scheduler_class", [Clocked, ClockedAsync])
+@pytest.mark.parametrize("layout", [{}, *LAYOUTS.values()], ids=["full only", *LAYOUTS])
+def test_a_claim_holds_for_every_kind_of_model_and_both_bases(scheduler_class, layout) -> None:
+    scheduler = make_scheduler(scheduler_class, num_blocks=70, settings={}, **layout)
+    turn(scheduler, "a1", prompt(1, 15), "a", 600.0)
+    held = scheduler._hook.blocks()["protected"]
+    for i in range(6):
+        turn(scheduler, f"b{i}", prompt(2 + i, 15), f"b{i}")
+    assert 0 < held == scheduler._hook.blocks()["protected"]
+    known = scheduler._hook.counts.hit_tokens
+    turn(scheduler, "a2", prompt(1, 16), "a")
+    assert scheduler._hook.counts.hit_tokens - known >= 14 * 16
+    assert outcomes(scheduler, "a") == ["deferred", "accepted", "kept"]
 
 
 def test_a_claim_that_cannot_be_kept_is_refused() -> None:

@@ -14,7 +14,7 @@ While there is no claim, the queue behind does all the work, its own methods cal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Protocol
 
@@ -36,9 +36,9 @@ class ClaimedFreeQueue:
         """Called when so many blocks are wanted of the queue behind and it has fewer: whoever keeps
         the claims releases some."""
         self._pool_blocks = pool_blocks
-        self._claimed: dict[str, list[tuple[Block, object]]] = {}
-        """The blocks of each session's claim, in the order of its prompt, each with the name of the
-        content that it had."""
+        self._claimed: dict[str, tuple[list[Block], list[object]]] = {}
+        """The blocks of each session's claim, in the order of its prompt, and the names of the
+        contents that they had."""
         self._claims_on: dict[int, int] = {}
         """How many claims each claimed block has."""
         self._held: dict[int, Block] = {}
@@ -62,45 +62,48 @@ class ClaimedFreeQueue:
         """Blocks that requests use and no claim protects."""
         return self._pool_blocks - self.behind.num_free_blocks - self.protected
 
-    def claimable(self, blocks: Iterable[ClaimableBlock], room: int) -> tuple[list[Block], int]:
+    def claimable(self, blocks: Sequence[ClaimableBlock], room: int) -> tuple[list[Block], int]:
         """The leading blocks of which at most `room` are of no claim yet, and how many are."""
-        leading: list[Block] = []
-        fresh = 0
-        for block in blocks:
-            is_fresh = block.block_id not in self._claims_on
-            if fresh + is_fresh > room:
-                break
-            fresh += is_fresh
-            leading.append(block)
-        return leading, fresh
+        claims_on, fresh = self._claims_on, 0
+        for i, block in enumerate(blocks):
+            if block.block_id not in claims_on:
+                if fresh == room:
+                    return list(blocks[:i]), fresh
+                fresh += 1
+        return list(blocks), fresh
 
     def unclaimed_use(self, blocks: Iterable[ClaimableBlock]) -> int:
         """How many of these only their one request uses: they go behind when it frees them."""
-        return sum(b.ref_cnt == 1 and b.block_id not in self._claims_on for b in blocks)
+        claims_on = self._claims_on
+        return len([None for b in blocks if b.ref_cnt == 1 and b.block_id not in claims_on])
 
     def claim(self, session: str, blocks: list[Block]) -> None:
         """These blocks, in use and about to be freed, are of the session's claim now."""
         assert session not in self._claimed
-        self._claimed[session] = [(block, block.block_hash) for block in blocks]
-        claims_on = self._claims_on
-        for block in blocks:
-            claims_on[block.block_id] = claims_on.get(block.block_id, 0) + 1
+        self._claimed[session] = blocks, [block.block_hash for block in blocks]
+        claims_on, ids = self._claims_on, [block.block_id for block in blocks]
+        others = {i: claims_on[i] for i in ids if i in claims_on}
+        claims_on.update(dict.fromkeys(ids, 1))
+        for block_id, claims in others.items():
+            claims_on[block_id] = claims + 1
         self._skip_remove()
 
     def is_resident(self, session: str) -> bool:
         """Whether all blocks of the session's claim have the content that they had."""
-        return all(block.block_hash == content for block, content in self._claimed[session])
+        blocks, contents = self._claimed[session]
+        return [block.block_hash for block in blocks] == contents
 
     def release(self, session: str) -> None:
         """The session's claim has ended."""
         cached: list[Block] = []
         without_content: list[Block] = []
-        for block, _ in reversed(self._claimed.pop(session)):
-            if self._claims_on[block.block_id] > 1:
-                self._claims_on[block.block_id] -= 1
-                continue
-            del self._claims_on[block.block_id]
-            if self._held.pop(block.block_id, None) is not None:
+        claims_on, held = self._claims_on, self._held
+        for block in reversed(self._claimed.pop(session)[0]):
+            block_id = block.block_id
+            claims = claims_on.pop(block_id)
+            if claims > 1:
+                claims_on[block_id] = claims - 1
+            elif held.pop(block_id, None) is not None:
                 (without_content if block.block_hash is None else cached).append(block)
         self.behind.prepend_n(without_content)
         self.behind.append_n(cached)

@@ -25,7 +25,7 @@ from cachewise_engine_hook.free_queue import PredictiveFreeQueue
 from cachewise_engine_hook.room import Room
 
 RETAIN_KEY = "cachewise_retain_s"
-_BLOCKS_PER_STEP = 4_096
+_BLOCKS_PER_STEP = 1_024
 """Of expired claims, given back in one step: so that no step is long. The rest follows."""
 
 

@@ -80,8 +80,8 @@ def test_an_old_model_is_worse_where_things_changed(recorded: list[Recorded]) ->
 
 def test_each_scope_is_asked_about(recorded: list[Recorded]) -> None:
     rows = list(QUESTIONS["scope"](recorded, 0))
-    assert [row.variant.split()[0] for row in rows] == ["project", "source", "all"] * 2
-    trained = [int(row.variant.split("(")[1][:-1]) for row in rows[:3]]
+    assert [row.variant for row in rows] == ["project", "source", "all"] * 2
+    trained = [row.figures["trained"] for row in rows[:3]]
     assert trained[0] == trained[1] < trained[2]
 
 

@@ -111,7 +111,9 @@ def _answer_table(rows: list[Row]) -> Table:
     for name in rows[0].figures:
         table.add_column(_HEADS.get(name, name).strip(), justify="right", no_wrap=True)
     for row in rows:
-        cells = (f"{v:,.0f}" if k == "waits" else f"{v:.3f}" for k, v in row.figures.items())
+        cells = (
+            f"{v:,.0f}" if k in ("waits", "trained") else f"{v:.3f}" for k, v in row.figures.items()
+        )
         table.add_row(row.case, row.variant, *(cell.removeprefix("0") or "0" for cell in cells))
     return table
 

@@ -97,7 +97,8 @@ def scope(recorded: Sequence[Recorded], seed: int) -> Answer:
             "all": intervals_of(kept),
         }
         for variant, train in variants.items():
-            yield Row(project, f"{variant} ({len(train)})", judge(learn(train), test, seed))
+            trained = {"trained": float(len(train))}
+            yield Row(project, variant, trained | judge(learn(train), test, seed))
 
 
 def fallback(recorded: Sequence[Recorded], seed: int) -> Answer:

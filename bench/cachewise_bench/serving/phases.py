@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -13,20 +13,23 @@ from cachewise_predictor.events import Interval
 from cachewise_proto.predictor_pb2_grpc import PredictorServiceStub
 
 from cachewise_bench.serving.load import EventLoad, ForecastLoad, Latencies, Replica, at_rate
-from cachewise_bench.serving.server import PredictorProcess, TrainingProcess
+from cachewise_bench.serving.server import PredictorProcess
 
 QUERIED, REQUESTS_PER_S = 64, 200
 EVENTS_PER_S, BATCH = 3_000, 30
 WAITING_SESSIONS, REPORTING_SESSIONS = 1_024, 3_000
+TRAINED_BY = 0.15
+"""New intervals that surely make the trainer train, as a share of its window."""
+
 _SETTLE_S = 5.0
 """Time for a new model to be adopted, and for the first use of everything."""
+
+_LONGEST_TRAINING_S = 600.0
 
 
 async def run_phases(
     server: PredictorProcess,
     intervals: Sequence[Interval],
-    traces: Path,
-    data_dir: Path,
     seconds: float,
     begin: Callable[[str], None],
 ) -> dict[str, Any]:
@@ -41,14 +44,17 @@ async def run_phases(
         await at_rate(REQUESTS_PER_S, lambda s: s > _SETTLE_S, forecasts.send)
         begin("forecasts")
         alone, alone_cpu = await _with_cpu(server, forecasts, seconds)
+        names = [f"reporting-{n}" for n in range(REPORTING_SESSIONS)]
+        load = EventLoad(stub, intervals, names, BATCH)
         begin("forecasts during a training")
-        trained, during = await _during_training(forecasts, traces, data_dir, seconds)
+        training, during = await _during_training(server, forecasts, load)
         begin("events")
-        events = await _events(server, stub, intervals, seconds)
+        events = await _events(server, load, Replica(stub, names), seconds)
     p99_ratio = during.summary()["p99_ms"] / alone.summary()["p99_ms"]
     return {
         "forecasts": alone.summary() | {"cpu_share": alone_cpu},
-        "during_training": during.summary() | {"p99_ratio": p99_ratio, **trained},
+        "training": training,
+        "during_training": during.summary() | {"p99_ratio": p99_ratio},
         "events": events,
     }
 
@@ -63,32 +69,37 @@ async def _with_cpu(
 
 
 async def _during_training(
-    load: ForecastLoad, traces: Path, data_dir: Path, seconds: float
+    server: PredictorProcess, load: ForecastLoad, events: EventLoad
 ) -> tuple[dict[str, float], Latencies]:
-    """Forecasts from the start of a training until its model has been adopted."""
-    training = TrainingProcess(traces, data_dir)
-    done = asyncio.create_task(asyncio.to_thread(training.wait))
-    ended_s: list[float] = []
+    """Enough news for the trainer, then forecasts until its new model has been adopted."""
+    before = server.trainer().get("trainings", 0.0)
+    enough = TRAINED_BY * server.trainer().get("window", 0.0)
+    await at_rate(EVENTS_PER_S / BATCH, lambda s: events.closed > enough, events.send)
+    loop = asyncio.get_running_loop()
+    asked_at, ended_at = loop.time(), math.inf
 
     def is_over(elapsed_s: float) -> bool:
-        if done.done() and not ended_s:
-            ended_s.append(elapsed_s)
-        return bool(ended_s) and elapsed_s > max(ended_s[0] + _SETTLE_S, seconds)
+        nonlocal asked_at, ended_at
+        if loop.time() > asked_at + 0.5 and math.isinf(ended_at):
+            asked_at = loop.time()
+            has_ended = server.trainer().get("trainings", 0.0) > before
+            ended_at = elapsed_s if has_ended else ended_at
+        return elapsed_s > min(ended_at + _SETTLE_S, _LONGEST_TRAINING_S)
 
     latencies = await at_rate(REQUESTS_PER_S, is_over, load.send)
-    trained = await done
-    return {"training_wall_s": trained.wall_s, "training_cpu_s": trained.cpu_s}, latencies
+    status = server.trainer()
+    return {
+        "cpu_s": status.get("training_seconds", math.inf),
+        "intervals": status.get("window", 0.0),
+        "trainings": status.get("trainings", 0.0) - before,
+    }, latencies
 
 
 async def _events(
-    server: PredictorProcess,
-    stub: PredictorServiceStub,
-    intervals: Sequence[Interval],
-    seconds: float,
+    server: PredictorProcess, load: EventLoad, replica: Replica, seconds: float
 ) -> dict[str, Any]:
-    """Events, of sessions that a replica watches, and how far the store is behind them."""
-    names = [f"reporting-{n}" for n in range(REPORTING_SESSIONS)]
-    load, replica = EventLoad(stub, intervals, names, BATCH), Replica(stub, names)
+    """Events of sessions that a replica watches, and how far the store is behind them."""
+    closed_before, reported_before = load.closed, load.reported
     stored_before, cpu_before = server.stored_intervals(), server.cpu_s()
     lags: list[int] = []
 
@@ -96,7 +107,7 @@ async def _events(
         while True:
             await asyncio.sleep(1.0)
             stored = await asyncio.to_thread(server.stored_intervals)
-            lags.append(max(load.closed - (stored - stored_before), 0))
+            lags.append(max(load.closed - closed_before - (stored - stored_before), 0))
 
     watcher = asyncio.create_task(watch())
     reader = asyncio.create_task(replica.run())
@@ -105,7 +116,7 @@ async def _events(
     reader.cancel()
     elapsed_s = max(latencies.due_s, default=0.0) + latencies.seconds[-1]
     return latencies.summary() | {
-        "events_per_s": load.reported / elapsed_s,
+        "events_per_s": (load.reported - reported_before) / elapsed_s,
         "forecasts_per_s": replica.forecasts / elapsed_s,
         "cpu_share": (server.cpu_s() - cpu_before) / elapsed_s,
         "lag_intervals": lags,

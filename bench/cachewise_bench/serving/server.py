@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +19,7 @@ from cachewise_bench.servers import ServerError
 
 _PROGRAM = (sys.executable, "-m", "cachewise_predictor")
 _READY = re.compile(r"cachewise-predictor ready grpc=(\S+) http=(\S+)\n")
-_STREAM = "{cachewise}:intervals"
+_STREAM, _TRAINER = "{cachewise}:intervals", "{cachewise}:trainer"
 _GRACE_S = 60.0
 
 
@@ -35,11 +32,6 @@ class PredictorProcess:
     http: str
     store: Any
 
-    def version(self) -> str:
-        """Of the model that serves; begins with its number of intervals."""
-        with urllib.request.urlopen(f"http://{self.http}/readyz", timeout=30) as answer:
-            return str(json.load(answer)["model"])
-
     def stored_intervals(self) -> int:
         """All that were ever appended to the stream, by the predictor's store task."""
         try:
@@ -47,17 +39,29 @@ class PredictorProcess:
         except redis.ResponseError:  # no interval yet
             return 0
 
+    def trainer(self) -> dict[str, float]:
+        """What the trainer tells about itself; empty before it has told anything."""
+        return {k.decode(): float(v) for k, v in self.store.hgetall(_TRAINER).items()}
+
     def cpu_s(self) -> float:
         """Processor time of the predictor so far."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def peak_mb(self) -> float:
-        """The most memory that was resident at once."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        found = re.search(r"VmHWM:\s+(\d+) kB", status)
-        assert found is not None
-        return int(found[1]) / 1_024
+    def peak_mb(self) -> dict[str, float]:
+        """The most memory that was resident at once: of the predictor, its trainer and Valkey."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        found = {"predictor": _peak_mb(self.process.pid)}
+        for child in map(int, children.split()):
+            command = Path(f"/proc/{child}/cmdline").read_text()
+            found["trainer" if "cachewise_predictor" in command else "valkey"] = _peak_mb(child)
+        return found
+
+
+def _peak_mb(pid: int) -> float:
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) / 1_024
 
 
 @contextmanager
@@ -83,33 +87,9 @@ def running_predictor(data_dir: Path, log: Path) -> Iterator[PredictorProcess]:
             process.stdout.close()
 
 
-@dataclass(frozen=True)
-class Training:
-    """wall_s and cpu_s: of the whole process, its start included."""
-
-    wall_s: float
-    cpu_s: float
-    peak_mb: float
-
-
-class TrainingProcess:
-    """`cachewise-predictor train`, beside a running predictor or alone."""
-
-    def __init__(self, traces: Path, data_dir: Path) -> None:
-        self._start = time.monotonic()
-        command = (*_PROGRAM, "train", "--traces", str(traces), "--data-dir", str(data_dir))
-        self._process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
-
-    def wait(self) -> Training:
-        """Blocks until it ends. Raises ServerError if it fails."""
-        _, status, usage = os.wait4(self._process.pid, 0)
-        wall_s = time.monotonic() - self._start
-        assert self._process.stderr is not None
-        errors = self._process.stderr.read()
-        self._process.stderr.close()
-        self._process.returncode = os.waitstatus_to_exitcode(status)
-        if self._process.returncode:
-            raise ServerError(f"training failed: {errors[-2_000:]}")
-        return Training(wall_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1_024)
+def train(traces: Path, data_dir: Path) -> None:
+    """`cachewise-predictor train`. Raises ServerError if it fails."""
+    command = (*_PROGRAM, "train", "--traces", str(traces), "--data-dir", str(data_dir))
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise ServerError(f"training failed: {done.stderr[-2_000:]}")

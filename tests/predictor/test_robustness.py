@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,8 @@ async def test_odd_arguments_and_names_are_forecast_learned_and_shown(
     predictor.model = from_bytes(to_bytes(build(waits * 40)))
     await assert_shown(predictor)
     assert sample(predictor, "events_total", kind="turn_ended") == 3
+    is_full = [len(call.arguments) == MAX_ARGUMENT_CHARS for wait in waits for call in wait.calls]
+    assert sample(predictor, "cut_arguments_total") == sum(is_full)
 
 
 async def assert_shown(predictor: Predictor) -> None:
@@ -93,6 +96,7 @@ async def test_calls_without_a_name_and_beyond_the_bound_are_left_out(
     kind = pb.TurnEnded(tool_calls=calls, outcome=pb.OUTCOME_TOOL)
     await stub.ReportEvents(report(event(turn_ended=kind)))
     assert sample(predictor, "tool_calls_total") == MAX_TOOL_CALLS - 1
+    assert sample(predictor, "dropped_tool_calls_total") == 10_001 - (MAX_TOOL_CALLS - 1)
     assert predictor.forecast(KEY).forecast is not None
 
 
@@ -103,9 +107,10 @@ def named(number: int) -> Interval:
 
 
 def test_100_000_tool_names_take_the_room_of_a_few_hundred() -> None:
-    model = Model().learn(map(named, range(50_000)))
+    waits = [named(0)] + [replace(named(0), calls=(ToolCall(f"{n}"),)) for n in range(1, 100_000)]
+    model = Model().learn(waits[:10_000])
     rows = len(model.rows)
-    model = model.learn(map(named, range(50_000, 100_000)))
+    model = model.learn(waits[10_000:])
     kinds = [group for group in model.rows if group.kind is not None and group.part is None]
     assert len(kinds) == MAX_KINDS_PER_TENANT and len(model.rows) == rows
     assert model.samples == model.row(Group("acme", Wait.TOOL)).samples == 100_000

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from cachewise_predictor.events import Event, SessionKey, ToolCall, TurnEnded, Wait
 from cachewise_predictor.metrics import MAX_TOOL_LABELS
-from cachewise_predictor.model import Model
+from cachewise_predictor.model import MAX_KINDS_PER_TENANT, Model
 from cachewise_predictor.service import Predictor
 from cachewise_predictor.sessions import TTL_S, Sessions
+from cachewise_proto.redaction import MAX_ARGUMENT_CHARS
 
 from .conftest import (
     KEY,
@@ -136,7 +137,25 @@ def test_the_waits_of_a_session_change_its_next_forecasts_and_no_other_session_s
 
 
 def test_a_flood_of_tool_names_is_bounded(predictor: Predictor, clock: Clock) -> None:
-    intervals = [interval(1.0, ToolCall(f"tool-{n}", f'{{"a": "x{n}y"}}')) for n in range(100_000)]
-    predictor.model = predictor.model.learn(intervals)
-    assert len(predictor.model.rows) < 1_000
-    assert predictor.model.samples == 100_000
+    """In the model and in the labels; test_robustness.py learns 100,000 of them."""
+    for number in range(1_000):
+        predictor.report([ended(f"t{number}", tools=(f"tool-{number}",))])
+        clock.now += 1.0
+        predictor.report([started(f"t{number + 1}")])
+    waits = [i for entry in predictor.journal.take(9).values() for i in entry.intervals]
+    predictor.model = Model().learn(waits)
+    predictor.report([ended("t1000", tools=("tool-0",)), started("t1001")])
+    assert predictor.model.samples == len(waits) == 1_000
+    assert len(predictor.model.rows) == 2 + MAX_KINDS_PER_TENANT
+    (metric,) = predictor.metrics._checked.collect()
+    assert len({s.labels["tool"] for s in metric.samples}) <= MAX_TOOL_LABELS + 1
+
+
+def test_cut_arguments_and_dropped_calls_are_counted_once_per_turn(predictor: Predictor) -> None:
+    lengths = (0, MAX_ARGUMENT_CHARS - 1, MAX_ARGUMENT_CHARS, MAX_ARGUMENT_CHARS)
+    calls = tuple(ToolCall("Bash", "x" * length) for length in lengths)
+    event = Event(KEY, "t0", 0.0, TurnEnded(Wait.TOOL, calls, dropped=3))
+    predictor.report([event, event])
+    assert sample(predictor, "tool_calls_total") == 4
+    assert sample(predictor, "cut_arguments_total") == 2
+    assert sample(predictor, "dropped_tool_calls_total") == 3

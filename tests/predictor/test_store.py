@@ -91,6 +91,19 @@ async def test_the_trainer_takes_each_interval_until_it_acknowledges_it(store: S
     assert await store.lag() == 0
 
 
+@pytest.mark.parametrize("told", [{}, {"lag": None}, {"lag": 7}])
+async def test_a_lag_that_the_server_does_not_tell_is_none(
+    store: Store, monkeypatch: pytest.MonkeyPatch, told: dict[str, int | None]
+) -> None:
+    """Redis 6.2 has no such field; later ones say nil when they do not know."""
+
+    async def groups() -> list[dict[str, object]]:
+        return [{"name": b"other", "lag": 3}, {"name": b"trainer"} | told]
+
+    monkeypatch.setattr(store, "_groups", groups)
+    assert await store.lag() == (told.get("lag") or 0)
+
+
 async def test_the_trainer_goes_on_after_the_store_was_wiped(
     store: Store, valkey: EmbeddedStore
 ) -> None:

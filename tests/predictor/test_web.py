@@ -66,6 +66,8 @@ async def test_metrics_have_all_promised_names(
         "rejected_events_total",
         "duplicate_events_total",
         "tool_calls_total 1.0",
+        "dropped_tool_calls_total 0.0",
+        "cut_arguments_total 0.0",
         'intervals_total{end="finished"} 0.0',
         'intervals_total{end="censored"}',
         "open_intervals 1.0",

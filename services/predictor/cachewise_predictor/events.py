@@ -43,10 +43,11 @@ class TurnStarted:
 
 @dataclass(frozen=True)
 class TurnEnded:
-    """The response is complete."""
+    """The response is complete. dropped: tool calls that it had beside these."""
 
     wait: Wait
     calls: tuple[ToolCall, ...] = ()
+    dropped: int = 0
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cachewise_proto.redaction import MAX_ARGUMENT_CHARS
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -49,6 +50,14 @@ class Metrics:
         self._rejected = counter("rejected_events", "Malformed events, skipped")
         self._duplicates = counter("duplicate_events", "Events that were known already")
         self._tool_calls = counter("tool_calls", "Tool calls reported by ended turns")
+        self._dropped_calls = counter(
+            "dropped_tool_calls", "Tool calls left out: too many in a turn, or without a name"
+        )
+        self._cut_arguments = counter(
+            "cut_arguments",
+            f"Tool calls whose arguments fill the {MAX_ARGUMENT_CHARS} characters that are kept: "
+            "cut by the engine, or here",
+        )
         self._intervals = counter("intervals", "Waits that are over", "end")
         self._waits = histogram("wait_seconds", "Finished waits", _WAIT_BUCKETS)
         self._forecasts = counter("forecasts", "Forecasts of opened intervals", "source")
@@ -108,7 +117,10 @@ class Metrics:
         if change.is_duplicate:
             self._duplicates.inc()
         elif isinstance(event.kind, TurnEnded):
-            self._tool_calls.inc(len(event.kind.calls))
+            calls = event.kind.calls
+            self._tool_calls.inc(len(calls))
+            self._dropped_calls.inc(event.kind.dropped)
+            self._cut_arguments.inc(sum(len(c.arguments) >= MAX_ARGUMENT_CHARS for c in calls))
 
     def count_rejected(self, events: int) -> None:
         self._rejected.inc(events)

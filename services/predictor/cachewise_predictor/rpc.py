@@ -191,7 +191,8 @@ def _turn_ended(message: pb.TurnEnded) -> TurnEnded:
         if call.name
     )
     unknown = Wait.TOOL if calls else Wait.HUMAN
-    return TurnEnded(_WAITS.get(message.outcome, unknown), known)
+    dropped = len(message.tool_calls) - len(known)
+    return TurnEnded(_WAITS.get(message.outcome, unknown), known, dropped)
 
 
 def from_session_forecast(forecast: SessionForecast) -> pb.SessionForecast:

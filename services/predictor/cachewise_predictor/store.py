@@ -233,9 +233,11 @@ class Store:
             await self._run("XACK", _INTERVALS, _GROUP, *taken.ids)
 
     async def lag(self) -> int:
-        """How many intervals the trainer has not read."""
+        """How many intervals the trainer has not read; 0 if the server does not say: before Redis
+        7, or for now after entries were deleted.
+        """
         async with _store_errors():
-            lags = [g["lag"] for g in await self._groups() if g["name"] == _GROUP.encode()]
+            lags = [g.get("lag") for g in await self._groups() if g["name"] == _GROUP.encode()]
         return int(lags[0] or 0) if lags else 0
 
     async def acquire_lease(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 
 import pytest
@@ -98,6 +99,7 @@ async def test_a_broken_model_is_refused_once_and_the_present_one_stays(
         await adoption.refresh()
     assert sample(predictor, "refused_models_total") == 1
     assert predictor.model.version == good.version
+    assert gc.isenabled()
     await publish(store, later, 3)
     await adoption.refresh()
     assert predictor.model.version == later.version

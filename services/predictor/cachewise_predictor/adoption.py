@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import time
+from collections.abc import Iterator
 
 from .errors import ModelError, StoreError
 from .model import Model
@@ -66,14 +68,15 @@ class Adoption:
         blob = await self._store.load_model(pointer.version)
         info = await self._store.model_info(pointer.version)
         self._pointer = pointer
-        try:
-            model = await asyncio.to_thread(_read, blob)
-        except ModelError as error:
-            self._predictor.metrics.refused_models.inc()
-            _log.error("stored model %s refused: %s", pointer.version, error)
-            return
-        await self._warm(model)
-        self._predictor.model = model
+        with _collected_later():
+            try:
+                model = await asyncio.to_thread(_read, blob)
+            except ModelError as error:
+                self._predictor.metrics.refused_models.inc()
+                _log.error("stored model %s refused: %s", pointer.version, error)
+                return
+            await self._warm(model)
+            self._predictor.model = model
         self._served, self._info = pointer, info or self._info
         self._predictor.metrics.show_stored_version(pointer.version)
         _log.info("model %s adopted, %d samples", pointer.version, model.samples)
@@ -90,6 +93,21 @@ class Adoption:
         if await self._store.publish_model(self._served, blob, self._info, after=None):
             self._pointer = self._served
             _log.warning("the store had lost model %s and has it again", self._served.version)
+
+
+@contextlib.contextmanager
+def _collected_later() -> Iterator[None]:
+    """A full collection walks every object of a model: requests would wait 100 ms for it.
+
+    So none is made while a model comes, and afterwards the collector leaves what is there alone.
+    Models have no cycles: a former one goes when nothing refers to it any more.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _read(blob: bytes) -> Model:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import tempfile
@@ -76,6 +77,7 @@ def _measure(
     write_traces(intervals, traces)
     begin("first training")
     train(traces, data_dir)
+    gc.freeze()  # a full collection of this process' own intervals is no latency of the predictor
     load_before = os.getloadavg()
     with running_predictor(data_dir, folder / "log") as server:
         phases = asyncio.run(run_phases(server, intervals, seconds, begin))

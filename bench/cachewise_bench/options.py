@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-from cachewise_bench import replay_command
+from cachewise_bench import replay_command, step_cost
 from cachewise_bench.advise import command as advise
 from cachewise_bench.benchmarks import command as benchmarks
 from cachewise_bench.engine import POLICIES
@@ -65,6 +65,7 @@ def parser(run_engine: Callable[..., int]) -> argparse.ArgumentParser:
     advise.add_parser(commands)
     benchmarks.add_parser(commands)
     serving.add_parser(commands)
+    step_cost.add_parser(commands)
     return top
 
 

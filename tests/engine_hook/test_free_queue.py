@@ -31,6 +31,9 @@ class Waits:
     def time_to_reuse(self, key: str, now: float) -> float:
         return self.waits.get(key, math.inf)
 
+    def most_time_to_reuse(self, key: str, now: float, until: float) -> float:
+        return self.time_to_reuse(key, now)
+
 
 class Engine:
     """Sessions over a real BlockPool: chains grow, share prefixes, come and go.
@@ -175,6 +178,7 @@ def test_an_ancestor_never_goes_before_its_descendant(ops, rng: random.Random) -
         reuse.waits[session] = rng.choice([rng.random() * 100, 5.0])
         reuse.ranks = rng.random() < 0.8
         engine.queue.begin_step(0.0)
+        engine.queue.ranks_changed()
         if session in engine.chains:
             engine.finish(session, session)
         else:

@@ -64,6 +64,9 @@ class Hostile(Waits):
     def time_to_reuse(self, key: str, now: float) -> float:
         return self.waits.get(key, 0.0)
 
+    def most_time_to_reuse(self, key: str, now: float, until: float) -> float:
+        return self.time_to_reuse(key, now)
+
 
 def missed(requests: list[tuple[str, int, int]], ours: bool, guard: Guard | None = None) -> int:
     """Blocks that were computed before and again, with hostile waits or in stock order."""
@@ -73,6 +76,7 @@ def missed(requests: list[tuple[str, int, int]], ours: bool, guard: Guard | None
         if ours:
             reuse.expect([s for s, _, _ in requests[i + 1 : i + 30]])
             engine.queue.begin_step(float(i))
+            engine.queue.ranks_changed()
         hits = serve(engine, session, blocks)
         again += known - hits
         if guard is not None:

@@ -38,6 +38,15 @@ def test_beyond_its_end_a_hung_tool_only_becomes_more_evictable(curve, first, fa
     assert later >= forecast.remaining_s[-1]
 
 
+@given(curves, st.floats(-10, 1e6), st.floats(0, 1e4), st.floats(0, 1))
+def test_the_most_of_a_span_is_not_exceeded_in_it_and_is_reached(curve, start, span, share) -> None:
+    forecast = Forecast((0.0, *sorted(curve[0])), tuple(curve[1]))
+    most = forecast.most_remaining(start, start + span)
+    assert forecast.remaining(start + share * span) <= most * (1 + 1e-12) + 1e-9
+    inside = [x for x in forecast.elapsed_s if start <= x <= start + span]
+    assert most == max(forecast.remaining(x) for x in (start, start + span, *inside))
+
+
 @pytest.mark.parametrize(
     ("elapsed", "remaining"),
     [

@@ -1,4 +1,5 @@
 """Faults that people who run such systems have seen in public, as situations on this product.
+    scheduler.pause = lambda seconds: None
 
 The cases are numbered as in the project's list of them; case 9 is in test_flood.py, 10 in
 test_tool_calls.py, 14 in test_identity.py.
@@ -45,6 +46,7 @@ def pool_with(table: SessionTable, blocks: int) -> BlockPool:
 def leave(pool: BlockPool, table: SessionTable, session: str, blocks: Any, now: float) -> None:
     """The session's request is over: its blocks are given back."""
     pool.free_block_queue.begin_step(now)
+    pool.free_block_queue.ranks_changed()
     table.request_arrived(session, now)
     pool.free_block_queue.claim(session, blocks)
     pool.free_blocks(reversed(blocks))
@@ -67,8 +69,10 @@ def test_case_1_an_ancestor_never_goes_before_its_descendant() -> None:
     foresee(table, "a", Forecast((0.0,), (10.0,)), now=0.0)
     assert pool.get_new_blocks(1) == [chain[2]]
     pool.free_block_queue.begin_step(1.0)
+    pool.free_block_queue.ranks_changed()
     foresee(table, "a", Forecast((0.0, 5.0), (1.0, 2.0)), now=1.0)
     pool.free_block_queue.begin_step(2.0)
+    pool.free_block_queue.ranks_changed()
     assert pool.get_new_blocks(2) == [chain[1], chain[0]]
 
 
@@ -137,6 +141,7 @@ def test_case_5_a_session_that_becomes_more_evictable_while_others_are_chosen_is
     taken = []
     for now in (0.0, 1.0, 100.0, 101.0):
         pool.free_block_queue.begin_step(now)
+        pool.free_block_queue.ranks_changed()
         taken += pool.get_new_blocks(1)
     assert taken == [steady[2], steady[1], hung[2], hung[1]]
 
@@ -159,6 +164,7 @@ def test_case_5_the_victim_is_always_the_session_wanted_last_at_that_moment(
         foresee(table, f"s{number}", Forecast((0.0, 10.0, 100.0), tuple(curve)), now=0.0)
     for now in sorted(times):
         pool.free_block_queue.begin_step(now)
+        pool.free_block_queue.ranks_changed()
         here = {owner[b.block_id] for b in pool.free_block_queue.get_all_free_blocks()}
         if not here:
             break
@@ -202,7 +208,6 @@ def cold_and_warm_waits(scheduler_class: Any, max_wait_s: float) -> tuple[list[f
         arrived[name] = now
         scheduler.add_request(make_request(name, tokens, session=session))
 
-    scheduler.pause = lambda seconds: None
     for number in range(1200):
         now = number * 0.1
         scheduler.clock = lambda now=now: now

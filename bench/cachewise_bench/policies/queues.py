@@ -14,7 +14,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
-from cachewise_engine_hook.free_queue import PredictiveFreeQueue, Reuse
+from cachewise_engine_hook.block_groups import Group
+from cachewise_engine_hook.free_queue import PredictiveFreeQueue
+from cachewise_engine_hook.ranking import Ranking, Reuse
 
 
 def resident_blocks(engine: Any, request: Any) -> int:
@@ -155,11 +157,27 @@ def order_blocks(scheduler: Any, order: EvictionOrder) -> None:
     _install(scheduler, OrderedFreeQueue(pool.free_block_queue.get_all_free_blocks(), order))
 
 
+class SortedRanking(Ranking):
+    """All groups sorted, once for as long as nobody says that ranks have changed."""
+
+    _order: list[Group] | None = None
+
+    def changed(self) -> None:
+        self._order = None
+
+    def victim(self, reuse: Reuse, now: float) -> Group | None:
+        if self._order is None:
+            self._order = list(reversed(list(self.in_order(reuse, now))))
+        while self._order and not self._order[-1].blocks:
+            self._order.pop()
+        return self._order[-1] if self._order else None
+
+
 def rank_by_session(scheduler: Any, reuse: Reuse) -> PredictiveFreeQueue:
     """Puts the product's free queue into the scheduler's block pool."""
     pool = scheduler.kv_cache_manager.block_pool
     free = pool.free_block_queue.get_all_free_blocks()
-    queue = PredictiveFreeQueue(free, pool.num_gpu_blocks, reuse)
+    queue = PredictiveFreeQueue(free, pool.num_gpu_blocks, reuse, SortedRanking)
     _install(scheduler, queue)
     return queue
 

@@ -27,6 +27,7 @@ class RankedPolicy(Policy):
         super().begin_step(now)
         if self._step % self.rebuild_every == 0:
             self._free_queue.begin_step(now)
+            self._free_queue.ranks_changed()
         self._step += 1
 
     def time_to_reuse(self, session: str, now: float) -> float:
@@ -35,6 +36,10 @@ class RankedPolicy(Policy):
             return math.inf
         away = self.away.get(session)
         return 0.0 if away is None else self.remaining_s(session, away, now)
+
+    def most_time_to_reuse(self, session: str, now: float, until: float) -> float:
+        """No bound is known, and SortedRanking does not ask."""
+        return math.inf
 
     def remaining_s(self, session: str, away: Away, now: float) -> float:
         """How long the session will still be away, in seconds."""

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Protocol
 
-from cachewise_engine_hook.free_queue import Block, PredictiveFreeQueue
+from cachewise_engine_hook.block_groups import Block
+from cachewise_engine_hook.free_queue import PredictiveFreeQueue
 
 
 class ClaimableBlock(Block, Protocol):

@@ -1,12 +1,9 @@
 """The predictive free queue: vLLM's free list, which can also hand out blocks by forecast.
 
 It keeps vLLM's own order, least recently used first, as a doubly linked list through the blocks,
-and beside it the same cached blocks in groups. A group holds the free blocks of one set of owners:
-the sessions whose requests have used them. Blocks without content come first, as in stock vLLM.
-Then, if any idle session has a forecast, the victim is the group that is wanted last; a group is
-wanted as soon as the first of its owners returns. Within a group what was used longest ago goes
-first, and of one request's blocks the tail before the head, in whatever order they came back (a KV
-connector keeps some of them for a while).
+and beside it the same cached blocks in groups by their owners (block_groups.py). Blocks without
+content come first, as in stock vLLM. Then, if any idle session has a forecast, the victim is the
+group that is wanted last (ranking.py). A group is wanted when the first of its owners returns.
 
 Why an ancestor never goes before its descendant: whoever used a block also used all its ancestors,
 so an ancestor's owners include its descendant's; the minimum over more owners is never later, and
@@ -15,18 +12,18 @@ for ten minutes may go before what hangs on it.)
 
 Without any forecast the linked list decides alone: the order is stock vLLM's, block for block.
 
-Handing out n blocks costs O(n) plus, once per step, sorting the groups (a few per session).
+Handing out n blocks costs O(n), and the ranking's cost, which does not depend on blocks.
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
 
+from cachewise_engine_hook.block_groups import Block, Group
+from cachewise_engine_hook.ranking import Ranking, Reuse
 from cachewise_engine_hook.room import Room
-from cachewise_engine_hook.sessions import anonymous_owner, everybodys_owner, is_everybodys
+from cachewise_engine_hook.sessions import anonymous_owner, everybodys_owner
 
 MAX_OWNERS = 16
 """A block of more sessions than this is everybody's, like a system prompt (sessions.py)."""
@@ -34,26 +31,6 @@ MAX_OWNERS = 16
 
 _NOBODY = frozenset(("-",))
 """Owner of superseded blocks. No session has this key, so they are never wanted."""
-
-
-class Block(Protocol):
-    """What the queue uses of vLLM's KVCacheBlock."""
-
-    block_id: int
-    prev_free_block: Block | None
-    next_free_block: Block | None
-
-    @property
-    def block_hash(self) -> object | None: ...
-
-
-class Reuse(Protocol):
-    """What the queue asks of the session table."""
-
-    @property
-    def can_rank(self) -> bool: ...
-
-    def time_to_reuse(self, key: str, now: float) -> float: ...
 
 
 class _End:
@@ -67,40 +44,19 @@ class _End:
         self.next_free_block: Block | None = None
 
 
-class _Group:
-    """The free blocks of one set of owners, the next victim first once put_in_order was called."""
-
-    __slots__ = ("_is_in_order", "_last_place", "blocks", "owners")
-
-    def __init__(self, owners: frozenset[str]) -> None:
-        self.owners = owners
-        self.blocks: OrderedDict[int, Block] = OrderedDict()
-        self._is_in_order, self._last_place = True, 0
-
-    def add(self, block: Block, place: int) -> None:
-        """place: ascends in the order of eviction, and nearly always from call to call too."""
-        self.blocks[block.block_id] = block
-        self._is_in_order &= place >= self._last_place
-        self._last_place = place
-
-    def put_in_order(self, places: list[int]) -> None:
-        """places: of all blocks, by block id."""
-        if not self._is_in_order and self.blocks:
-            in_order = sorted(self.blocks.items(), key=lambda item: places[item[0]])
-            self.blocks = OrderedDict(in_order)
-            self._is_in_order, self._last_place = True, places[in_order[-1][0]]
-
-    def wanted_in(self, reuse: Reuse, now: float) -> float:
-        return min(reuse.time_to_reuse(owner, now) for owner in self.owners)
-
-
 class PredictiveFreeQueue:
     """Stands in for vLLM's FreeKVCacheBlockQueue, with the same methods.
 
     The scheduler calls begin_step once per step, and claim before a request's blocks are freed.
     """
 
-    def __init__(self, blocks: list[Block], num_blocks: int, reuse: Reuse) -> None:
+    def __init__(
+        self,
+        blocks: list[Block],
+        num_blocks: int,
+        reuse: Reuse,
+        ranking: type[Ranking] = Ranking,
+    ) -> None:
         """blocks: the free blocks in eviction order; num_blocks: the size of the whole pool."""
         self.num_free_blocks = 0
         self.evicted_by_forecast = 0
@@ -114,34 +70,46 @@ class PredictiveFreeQueue:
         self._tail: Block = _End()
         self._head.next_free_block, self._tail.prev_free_block = self._tail, self._head
         # The owners' group of each block that has had an owner since its content was written.
-        self._group_of: list[_Group | None] = [None] * num_blocks
-        self._groups: dict[frozenset[str], _Group] = {}
+        self._group_of: list[Group | None] = [None] * num_blocks
+        self._groups: dict[frozenset[str], Group] = {}
         """Only groups that hold a block."""
+        self._listings = 0
         self._uses = 0
         self._places = [0] * num_blocks
         """Place of each block in its group: by the last use, and within one tail first."""
-        self._ranking: list[_Group] | None = None
+        self._ranking = ranking(self._groups)
         for block in blocks:
             block.prev_free_block = None
         self._link(blocks, self._head)
 
     def begin_step(self, now: float) -> None:
-        """Ranks are made anew, for this moment, when they are next needed."""
+        """Ranks are from now on those of this moment."""
         self._now = now
-        self._ranking = None
+
+    def ranks_changed(self) -> None:
+        """A session's time to reuse may be longer than it was said: not by the passing of time, but
+        by a forecast, or since it has gone away, ended, or been parked."""
+        self._ranking.changed()
 
     def claim(self, owner: str, blocks: Iterable[Block]) -> None:
         """These blocks hold a prefix of the owner's, in the order of its prompt; they are in use,
         about to be freed."""
-        known: dict[int, _Group] = {}
+        places, group_of = self._places, self._group_of
+        known: dict[int, Group] = {}
         self._uses += 1
         place = self._uses << 32
-        for depth, block in enumerate(blocks):
-            self._places[block.block_id] = place - depth
-            group = self._group_of[block.block_id]
-            if (claimed := known.get(id(group))) is None:
-                claimed = known[id(group)] = self._group_with(group, owner)
-            self._group_of[block.block_id] = claimed
+        group = claimed = None
+        is_first = True
+        for block in blocks:
+            block_id = block.block_id
+            places[block_id] = place
+            place -= 1
+            if group_of[block_id] is not group or is_first:
+                group, is_first = group_of[block_id], False
+                if (claimed := known.get(id(group))) is None:
+                    claimed = known[id(group)] = self._group_with(group, owner)
+            if claimed is not group:
+                group_of[block_id] = claimed
 
     def free_blocks_of(self, owner: str) -> int:
         """Free blocks that are the owner's alone."""
@@ -156,17 +124,19 @@ class PredictiveFreeQueue:
         group = self._groups.get(frozenset((owner,)))
         if group is None:
             return
-        blocks, group.blocks = group.blocks, OrderedDict()
+        blocks = group.take(len(group.blocks), self._places)
         self._drop_if_empty(group)
         aside = self._interned(_NOBODY)
-        aside.blocks.update(blocks)
-        for block_id in blocks:
-            self._group_of[block_id] = aside
-        self._ranking = None
+        for block in blocks:
+            aside.add(block, 0)
+            self._group_of[block.block_id] = aside
+        self._ranking.changed()
 
     def take_losers(self) -> set[frozenset[str]]:
         """The owners whose blocks have been handed out since this was last asked."""
-        losers, self._losers = self._losers, set()
+        losers = self._losers
+        if losers:
+            self._losers = set()
         return losers
 
     def block_counts(self) -> dict[str, int]:
@@ -184,7 +154,7 @@ class PredictiveFreeQueue:
         """All blocks have lost their content (vLLM's reset_prefix_cache), and so their owners."""
         self._groups.clear()
         self._group_of = [None] * len(self._group_of)
-        self._ranking = None
+        self._ranking.changed()
 
     # ---- vLLM's interface -----------------------------------------------------------------------
 
@@ -204,12 +174,18 @@ class PredictiveFreeQueue:
 
     def remove(self, block: Block) -> None:
         """Takes a block out of the queue that is about to be used again, by a prefix hit."""
-        if block.prev_free_block is None or block.next_free_block is None:
+        # Called for each block of each hit: nothing is called from here.
+        before, after = block.prev_free_block, block.next_free_block
+        if before is None or after is None:
             raise RuntimeError(f"remove() called on an invalid block: {block}")
-        self._unlink(block)
-        if (group := self._group_of[block.block_id]) is not None:
-            del group.blocks[block.block_id]
-            self._drop_if_empty(group)
+        before.next_free_block, after.prev_free_block = after, before
+        block.prev_free_block = block.next_free_block = None
+        self.num_free_blocks -= 1
+        block_id = block.block_id
+        if (group := self._group_of[block_id]) is not None:
+            del group.blocks[block_id]
+            if not group.blocks:
+                self._drop_if_empty(group)
 
     def append(self, block: Block) -> None:
         self.append_n([block])
@@ -219,16 +195,16 @@ class PredictiveFreeQueue:
         if not blocks:
             return
         assert self._tail.prev_free_block is not None
+        places, group_of = self._places, self._group_of
+        known: Group | None = None
         for block in self._link(blocks, self._tail.prev_free_block):
-            group = self._group_of[block.block_id]
-            if group is None:
-                owners = frozenset((anonymous_owner(self._now),))
-                group = self._group_of[block.block_id] = self._interned(owners)
-                self._places[block.block_id] = self._uses << 32
-            elif not group.blocks:
-                group = self._group_of[block.block_id] = self._interned(group.owners)
-            group.add(block, self._places[block.block_id])
-        self._ranking = None
+            block_id = block.block_id
+            if (owned := group_of[block_id]) is None or owned is not known:
+                known, group = owned, self._group_to_fill(owned, block_id)
+            if group is not owned:
+                group_of[block_id] = group
+            group.add(block, places[block_id])
+        self._ranking.changed()
 
     def prepend_n(self, blocks: list[Block]) -> None:
         """Blocks without content: nobody's, and the first to be handed out."""
@@ -264,22 +240,20 @@ class PredictiveFreeQueue:
             block = following
 
     def _take_by_forecast(self, n: int, taken: list[Block]) -> None:
-        ranking = self._ranked()
-        while len(taken) < n and ranking:
-            group, before = ranking[-1], len(taken)
+        while len(taken) < n:
+            group = self._ranking.victim(self.reuse, self._now)
+            if group is None:
+                return
             self._losers.add(group.owners)
-            group.put_in_order(self._places)
-            while len(taken) < n and group.blocks:
-                _, block = group.blocks.popitem(last=False)
+            victims = group.take(n - len(taken), self._places)
+            for block in victims:
                 self.evicted_by_forecast += block.block_hash is not None
                 self._unlink(block)
                 self._group_of[block.block_id] = None
-                taken.append(block)
-            if not group.blocks:
-                ranking.pop()
-                self._drop_if_empty(group)
+            taken += victims
+            self._drop_if_empty(group)
             if self.on_evicted is not None:
-                self.on_evicted(group.owners, len(taken) - before, "forecast")
+                self.on_evicted(group.owners, len(victims), "forecast")
 
     def _take_in_stock_order(self, n: int, taken: list[Block]) -> None:
         taken_of: Counter[frozenset[str]] = Counter()
@@ -296,16 +270,6 @@ class PredictiveFreeQueue:
             for owners, blocks in taken_of.items():
                 self.on_evicted(owners, blocks, "stock")
 
-    def _ranked(self) -> list[_Group]:
-        """The groups, the next victim last."""
-        if self._ranking is None:
-            self._ranking = sorted(self._groups.values(), key=self._rank)
-        return self._ranking
-
-    def _rank(self, group: _Group) -> tuple[float, float]:
-        owners = math.inf if is_everybodys(group.owners) else len(group.owners)
-        return (group.wanted_in(self.reuse, self._now), -owners)
-
     def _in_eviction_order(self) -> Iterator[Block]:
         block = self._head.next_free_block
         ranked = self.reuse.can_rank
@@ -315,9 +279,8 @@ class PredictiveFreeQueue:
             yield block
             block = block.next_free_block
         if ranked:
-            for group in reversed(self._ranked()):
-                group.put_in_order(self._places)
-                yield from group.blocks.values()
+            for group in self._ranking.in_order(self.reuse, self._now):
+                yield from group.in_order(self._places)
 
     def _take(self, block: Block) -> Block:
         """Takes a block out of list and group; its content, and so its owners, are gone."""
@@ -329,7 +292,15 @@ class PredictiveFreeQueue:
             self._drop_if_empty(group)
         return block
 
-    def _group_with(self, group: _Group | None, owner: str) -> _Group:
+    def _group_to_fill(self, group: Group | None, block_id: int) -> Group:
+        """The listed group for a block that is freed. group: what _group_of says of it."""
+        if group is None:
+            self._places[block_id] = self._uses << 32
+            return self._interned(frozenset((anonymous_owner(self._now),)))
+        # An empty one is not listed; blocks in use name it still. Another of its owners may be.
+        return group if group.blocks else self._listed(group)
+
+    def _group_with(self, group: Group | None, owner: str) -> Group:
         """The group of the same blocks once the owner has used them too.
 
         An empty one is not listed in _groups before append_n puts a block into it: many a block
@@ -338,18 +309,24 @@ class PredictiveFreeQueue:
         if group is not None and owner in group.owners:
             return group
         owners = group.owners | {owner} if group is not None else frozenset((owner,))
-        if len(owners) > MAX_OWNERS or (group is not None and is_everybodys(group.owners)):
+        if len(owners) > MAX_OWNERS or (group is not None and group.everybodys):
             owners = frozenset((everybodys_owner(self._now),))
-        return self._groups.get(owners) or _Group(owners)
+        return self._groups.get(owners) or Group(owners)
 
-    def _interned(self, owners: frozenset[str]) -> _Group:
-        group = self._groups.get(owners)
-        if group is None:
-            group = self._groups[owners] = _Group(owners)
+    def _interned(self, owners: frozenset[str]) -> Group:
+        return self._groups.get(owners) or self._listed(Group(owners))
+
+    def _listed(self, group: Group) -> Group:
+        """The listed group of the same owners: this one, which is empty, if there is none."""
+        if (listed := self._groups.get(group.owners)) is not None:
+            return listed
+        self._listings += 1
+        group.begin_anew(self._listings)
+        self._groups[group.owners] = group
         return group
 
-    def _drop_if_empty(self, group: _Group) -> None:
-        # Blocks in use may still name the group; append_n finds its successor by its owners.
+    def _drop_if_empty(self, group: Group) -> None:
+        # Blocks in use may still name the group; append_n lists it again, or another one.
         if not group.blocks and self._groups.get(group.owners) is group:
             del self._groups[group.owners]
 

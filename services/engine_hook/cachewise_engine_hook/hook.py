@@ -134,21 +134,27 @@ class EngineHook:
         self.free_queue.begin_step(now)
         self.claims.begin_step(now)
         self.waiting_queue.begin_step(now)
-        self._look_up_again(self.free_queue.take_losers())
-        if len(self.waiting_queue) and now - self._decided_at >= DECIDE_EVERY_S:
+        if losers := self.free_queue.take_losers():
+            self._look_up_again(losers)
+        if now - self._decided_at >= DECIDE_EVERY_S and len(self.waiting_queue):
             self._decided_at = now
             self._decide_who_is_active(now, list(running))
 
-    def end_step(self, scheduled_tokens: Mapping[str, int]) -> None:
-        """scheduled_tokens: tokens of each request in this step, already in num_computed_tokens."""
-        self._step_tokens = sum(scheduled_tokens.values())
+    def end_step(self, scheduled_tokens: Mapping[str, int], tokens: int) -> None:
+        """scheduled_tokens: of each request in this step, already in num_computed_tokens.
+
+        tokens: their sum.
+        """
+        self._step_tokens = tokens
         for request, waited_s in self.waiting_queue.end_step():
             self.counts.queue_s.observe(waited_s)
             self._count_admission(request, scheduled_tokens.get(request.request_id, 0))
-        self.claims.end_step()
+        if len(self.claims.book):
+            self.claims.end_step()
 
     def request_finished(self, request: Request, now: float) -> None:
         self._decided_at = -math.inf
+        self.free_queue.ranks_changed()
         if (key := self._session_of.get(request.request_id)) is not None:
             self.sessions.request_left(key, now)
             session = self.sessions.get(key)
@@ -190,13 +196,14 @@ class EngineHook:
         if reason := self.sessions.apply(update):
             self.counts.forecasts_dropped[reason] += 1
             return
+        self.free_queue.ranks_changed()
         if update.ended:
             self.active.forget(update.session)
             self.claims.end(update.session, Ended.RELEASED, "it has ended", update.received_at)
         elif (session := self.sessions.get(update.session)) is not None:
             self.counts.forecast_delay_s.observe(max(update.received_at - session.idle_since, 0.0))
 
-    # ---- what the free queue asks (free_queue.Reuse) --------------------------------------------
+    # ---- what the free queue asks (ranking.Reuse) --------------------------------------------
 
     @property
     def can_rank(self) -> bool:
@@ -206,10 +213,15 @@ class EngineHook:
         wait_s = self.sessions.time_to_reuse(key, now)
         return wait_s if key in self.active or key not in self.sessions else wait_s + PARKED_S
 
+    def most_time_to_reuse(self, key: str, now: float, until: float) -> float:
+        wait_s = self.sessions.most_time_to_reuse(key, now, until)
+        return wait_s if key in self.active or key not in self.sessions else wait_s + PARKED_S
+
     # ---- steps ----------------------------------------------------------------------------------
 
     def _decide_who_is_active(self, now: float, running: list[Request]) -> None:
         """In mode observe, who would be; in mode order only whether the pool is short."""
+        self.free_queue.ranks_changed()
         is_active = self.active.__contains__
         room = self.free_queue.room()
         room.blocks -= sum(map(self._blocks_to_come, running))
@@ -245,6 +257,7 @@ class EngineHook:
             self.trace.admission(now, waiting.values(), inside, is_active, room)
         if self.mode == "full":
             self.waiting_queue.in_arrival_order = not self.active.is_pressed
+            self.waiting_queue.decide_anew()
 
     def _is_eligible(self, request: Request) -> bool:
         key = self._session_of.get(request.request_id)

@@ -52,6 +52,13 @@ class Forecast:
         share = (elapsed_s - xs[i - 1]) / (xs[i] - xs[i - 1])
         return ys[i - 1] + share * (ys[i] - ys[i - 1])
 
+    def most_remaining(self, elapsed_s: float, until_s: float) -> float:
+        """The largest that `remaining` is from elapsed_s to until_s: at an end or at a point."""
+        inside = self.remaining_s[
+            bisect_right(self.elapsed_s, elapsed_s) : bisect_right(self.elapsed_s, until_s)
+        ]
+        return max(self.remaining(elapsed_s), self.remaining(until_s), *inside)
+
 
 def remaining_without_forecast(idle_s: float) -> float:
     """Expected remaining wait of a session that nothing is known of but how long it has been away.

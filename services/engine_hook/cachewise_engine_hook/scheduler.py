@@ -12,7 +12,6 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterator
 from itertools import chain, zip_longest
 from typing import Any
 
@@ -59,6 +58,10 @@ class CacheWiseScheduler(Scheduler):
     def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(vllm_config, *args, **kwargs)
         config = Config.load(vllm_config.additional_config, os.environ)
+        groups = self.kv_cache_config.kv_cache_groups
+        self._has_full_attention_alone = len(groups) == 1 and isinstance(
+            groups[0].kv_cache_spec, FullAttentionSpec
+        )
         self._hook: EngineHook | None = None
         problems = self._problems()
         if problems and config.fallback:
@@ -73,7 +76,7 @@ class CacheWiseScheduler(Scheduler):
             return super().schedule(*args, **kwargs)
         hook.begin_step(self.clock(), self.running)
         output = super().schedule(*args, **kwargs)
-        hook.end_step(output.num_scheduled_tokens)
+        hook.end_step(output.num_scheduled_tokens, output.total_num_scheduled_tokens)
         if not self.running and hook.active.parked:
             # All that waits is parked: without this the engine would spin until somebody returns.
             self.pause(_PARKED_PAUSE_S)
@@ -161,14 +164,16 @@ class CacheWiseScheduler(Scheduler):
         }
         serve(config.metrics_host, port, config.id_key, EngineCollector(hook), listings)
 
-    def _blocks_in_use(self, request: Any) -> Iterator[Any]:
+    def _blocks_in_use(self, request: Any) -> list[Any]:
         """The request's blocks in the order of its prompt, those of all KV cache groups together.
 
         The null block stands for those that a sliding window has left behind.
         """
         groups = self.kv_cache_manager.get_blocks(request.request_id).blocks
-        blocks = groups[0] if len(groups) == 1 else chain.from_iterable(zip_longest(*groups))
-        return (block for block in blocks if block is not None and not block.is_null)
+        if len(groups) == 1:
+            return [block for block in groups[0] if not block.is_null]
+        blocks = chain.from_iterable(zip_longest(*groups))
+        return [block for block in blocks if block is not None and not block.is_null]
 
     def _missing_blocks(self, request: Any) -> int:
         """a_i: blocks that the request needs and that are not resident."""
@@ -191,8 +196,8 @@ class CacheWiseScheduler(Scheduler):
         first), so a binary search finds its end. Of a sliding window only the end is kept, and all
         KV cache groups must have their part: there vLLM's own search says what it will find.
         """
-        hashes, groups = request.block_hashes, self.kv_cache_config.kv_cache_groups
-        if len(groups) != 1 or not isinstance(groups[0].kv_cache_spec, FullAttentionSpec):
+        hashes = request.block_hashes
+        if not self._has_full_attention_alone:
             coordinator = self.kv_cache_manager.coordinator
             return int(coordinator.find_longest_cache_hit(hashes, request.num_tokens - 1)[1])
         pool, low, high = self.kv_cache_manager.block_pool, 0, len(hashes)

@@ -150,6 +150,14 @@ class SessionTable:
             return remaining_without_forecast(now - session.idle_since)
         return session.forecast.remaining(now - session.idle_since)
 
+    def most_time_to_reuse(self, key: str, now: float, until: float) -> float:
+        """The largest that time_to_reuse will be from now until then if nothing is heard of it."""
+        session = self._sessions.get(key)
+        if session is None or session.forecast is None or session.active_requests or session.ended:
+            return self.time_to_reuse(key, until)  # which does not fall
+        idle_since = session.idle_since
+        return session.forecast.most_remaining(now - idle_since, until - idle_since)
+
     @property
     def can_rank(self) -> bool:
         """Whether any idle session has a forecast; without one the order is stock vLLM's."""

@@ -16,6 +16,7 @@ look-up has no side effects on vLLM's hit statistics.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -58,7 +59,8 @@ class PrefixAwareQueue(Generic[R]):
     ) -> None:
         """missing_blocks: a_i of a request now, in blocks."""
         self.is_eligible: Callable[[R], bool] = lambda request: True
-        """Whether admission lets the request run now; the queue is "empty" when it lets none."""
+        """Whether admission lets the request run; the queue is "empty" when it lets none. It is
+        asked of a request when it comes in, and of all after decide_anew."""
         self.in_arrival_order = False
         """While the pool has room for everybody nothing is reordered: the queue is stock vLLM's."""
         self.now = 0.0
@@ -69,6 +71,8 @@ class PrefixAwareQueue(Generic[R]):
         self._max_overtakes, self._max_wait_s = max_overtakes, max_wait_s
         self._by_priority = by_priority
         self._entries: dict[str, _Entry[R]] = {}
+        self._may_run: dict[str, _Entry[R]] = {}
+        """Those of the entries that are eligible."""
         self._popped: dict[str, _Entry[R]] = {}
         self._first: _Entry[R] | None = None
         self._arrivals = 0
@@ -78,13 +82,21 @@ class PrefixAwareQueue(Generic[R]):
     def begin_step(self, now: float) -> None:
         """Clocks have moved: the order is made anew when next asked for."""
         self.now = now
-        self._first = None
         self._popped.clear()
+        if not self._entries:
+            return
+        self._first = None
         for _ in range(min(LOOKED_UP_PER_STEP, len(self._entries))):
             if (entry := next(self._round, None)) is None:
                 self._round = iter(list(self._entries.values()))
                 continue
             entry.missing_blocks = None
+
+    def decide_anew(self) -> None:
+        """Admission has decided."""
+        entries = self._entries
+        self._may_run = {i: e for i, e in entries.items() if self.is_eligible(e.request)}
+        self._first = None
 
     def look_up_again(self, request_ids: Iterable[str]) -> None:
         """What is missing has changed for these requests, if they wait."""
@@ -99,13 +111,16 @@ class PrefixAwareQueue(Generic[R]):
 
     def end_step(self) -> list[tuple[R, float]]:
         """Counts who was overtaken; returns the admitted requests with their seconds of waiting."""
+        if not self._popped:
+            return []
         admitted = list(self._popped.values())
         self._popped.clear()
         known = [e.missing_blocks for e in self._entries.values() if e.missing_blocks is not None]
-        least = min(known, default=math.inf) if admitted else math.inf
+        least = min(known, default=math.inf)
         self.out_of_order += sum(least < (entry.missing_blocks or 0) for entry in admitted)
+        arrived = sorted(entry.order for entry in admitted)
         for entry in self._entries.values():
-            ahead = sum(entry.order < other.order for other in admitted)
+            ahead = len(arrived) - bisect_right(arrived, entry.order)
             entry.overtakes += ahead
             self.overtakes += ahead
         return [(entry.request, self.now - entry.since) for entry in admitted]
@@ -139,9 +154,8 @@ class PrefixAwareQueue(Generic[R]):
     def pop_request(self) -> R:
         """The request that peek_request shows. It was admitted, unless it is prepended again."""
         entry = self._front()
-        del self._entries[entry.request.request_id]
+        self.remove_request(entry.request)
         self._popped[entry.request.request_id] = entry
-        self._first = None
         return entry.request
 
     def prepend_request(self, request: R) -> None:
@@ -158,15 +172,17 @@ class PrefixAwareQueue(Generic[R]):
 
     def remove_request(self, request: R) -> None:
         del self._entries[request.request_id]
+        self._may_run.pop(request.request_id, None)
         self._first = None
 
     def remove_requests(self, requests: Iterable[R]) -> None:
         for request in requests:
             self._entries.pop(request.request_id, None)
+            self._may_run.pop(request.request_id, None)
         self._first = None
 
     def __bool__(self) -> bool:
-        return any(self.is_eligible(entry.request) for entry in self._entries.values())
+        return bool(self._may_run)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -178,12 +194,13 @@ class PrefixAwareQueue(Generic[R]):
 
     def _insert(self, entry: _Entry[R]) -> None:
         self._entries[entry.request.request_id] = entry
+        if self.is_eligible(entry.request):
+            self._may_run[entry.request.request_id] = entry
         self._first = None
 
     def _front(self) -> _Entry[R]:
         if self._first is None:
-            entries = (e for e in self._entries.values() if self.is_eligible(e.request))
-            self._first = min(entries, key=self._key, default=None)
+            self._first = min(self._may_run.values(), key=self._key, default=None)
         if self._first is None:
             raise IndexError("peek from an empty queue")
         return self._first

@@ -1,5 +1,4 @@
 """Faults that people who run such systems have seen in public, as situations on this product.
-    scheduler.pause = lambda seconds: None
 
 The cases are numbered as in the project's list of them; case 9 is in test_flood.py, 10 in
 test_tool_calls.py, 14 in test_identity.py.

@@ -84,7 +84,7 @@ class Ours(Policy):
     def attach(self, engine: Any) -> None:
         super().attach(engine)
         scheduler = engine.scheduler
-        scheduler.clock, scheduler.pause = lambda: engine.now, lambda seconds: None
+        scheduler.clock = lambda: engine.now
         self._hook = scheduler._hook
 
     def turn_arrived(self, session: str, request: Any, now: float) -> None:

@@ -36,8 +36,6 @@ from cachewise_engine_hook.waiting_queue import PrefixAwareQueue
 # A child of vLLM's logger, so that its handlers and levels hold for ours.
 logger = logging.getLogger("vllm.cachewise")
 
-_PARKED_PAUSE_S = 0.001
-
 
 class CacheWiseScheduler(Scheduler):
     """vLLM's scheduler with CacheWise's order; CacheWiseAsyncScheduler under async scheduling.
@@ -47,7 +45,6 @@ class CacheWiseScheduler(Scheduler):
 
     clock = staticmethod(time.monotonic)
     """Seconds; the only clock that decisions see."""
-    pause = staticmethod(time.sleep)
 
     def __new__(cls, vllm_config: Any, *args: Any, **kwargs: Any) -> CacheWiseScheduler:
         # Nothing in vLLM checks that the base fits; the wrong one costs much (vLLM PR 43724).
@@ -58,10 +55,6 @@ class CacheWiseScheduler(Scheduler):
     def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(vllm_config, *args, **kwargs)
         config = Config.load(vllm_config.additional_config, os.environ)
-        groups = self.kv_cache_config.kv_cache_groups
-        self._has_full_attention_alone = len(groups) == 1 and isinstance(
-            groups[0].kv_cache_spec, FullAttentionSpec
-        )
         self._hook: EngineHook | None = None
         problems = self._problems()
         if problems and config.fallback:
@@ -77,9 +70,8 @@ class CacheWiseScheduler(Scheduler):
         hook.begin_step(self.clock(), self.running)
         output = super().schedule(*args, **kwargs)
         hook.end_step(output.num_scheduled_tokens, output.total_num_scheduled_tokens)
-        if not self.running and hook.active.parked:
-            # All that waits is parked: without this the engine would spin until somebody returns.
-            self.pause(_PARKED_PAUSE_S)
+        # Where all that waits is parked this may be empty. Nothing is to be done about it here:
+        # vLLM's loop pauses for a millisecond after each step that ran nothing.
         return output
 
     def add_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
@@ -131,6 +123,10 @@ class CacheWiseScheduler(Scheduler):
         ]
 
     def _install(self, config: Config) -> EngineHook:
+        groups = self.kv_cache_config.kv_cache_groups
+        self._has_full_attention_alone = len(groups) == 1 and isinstance(
+            groups[0].kv_cache_spec, FullAttentionSpec
+        )
         pool = self.kv_cache_manager.block_pool
         rank = self.parallel_config.data_parallel_index
         replica = f"{config.replica}/dp{rank}" if rank else config.replica

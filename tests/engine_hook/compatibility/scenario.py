@@ -125,7 +125,6 @@ def both(asynchronous: bool = False, **options: Any) -> tuple[Any, Any]:
 
 def ours(asynchronous: bool = False, **options: Any) -> Any:
     scheduler = make_scheduler(CacheWiseScheduler, asynchronous=asynchronous, **options)
-    scheduler.pause = lambda seconds: None
     return scheduler
 
 

@@ -37,7 +37,7 @@ def test_without_data_the_forecast_is_the_published_curve_of_the_tool() -> None:
         "prior",
     )
     assert median(forecast) == pytest.approx(0.41, rel=0.1)
-    assert len(forecast.elapsed_s) == len(forecast.remaining_s) == 33
+    assert len(forecast.elapsed_s) == len(forecast.remaining_s) == 32
 
 
 def test_a_tool_with_data_follows_them_and_others_follow_the_tenant_and_then_all_tenants() -> None:

@@ -80,7 +80,7 @@ async def test_an_ended_turn_is_forecast_until_the_next_one_starts(
     assert forecast.forecast.model_version == "prior"
     assert list(forecast.forecast.elapsed_seconds) == sorted(forecast.forecast.elapsed_seconds)
     assert forecast.forecast.elapsed_seconds[0] == 0
-    assert len(forecast.forecast.remaining_seconds) == 33
+    assert len(forecast.forecast.remaining_seconds) == 32
     assert [q.probability for q in forecast.forecast.quantiles] == [0.5, 0.9, 0.99]
     await stub.ReportEvents(report(started(turn="t1")))
     answer = await stub.ForecastReuse(pb.ForecastReuseRequest(queries=[QUERY]))

@@ -25,7 +25,7 @@ from cachewise_predictor.clusters import Clusters
 from cachewise_predictor.events import Interval, ToolCall
 from cachewise_predictor.evidence import Recent, remember
 from cachewise_predictor.model import Model
-from cachewise_predictor.survival import BINS, GRID_S
+from cachewise_predictor.survival import BINS, GRID_S, TOLD
 from cachewise_predictor.train import build
 
 from cachewise_bench.forecast.protocol import Floats, Forecasts, Indices
@@ -37,6 +37,8 @@ Path = tuple[Hashable, ...]
 
 RECENT = 10
 """Waits that the moving average covers."""
+
+_TOLD_S = GRID_S[TOLD]
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Curves:
     def __init__(self, log_survival: Floats, power: float) -> None:
         self.log_survival, self._power = log_survival, power
         self._curves, self._curve_of = np.unique(log_survival, axis=0, return_inverse=True)
-        self._remaining = np.array([survival.remaining(c, power) for c in self._curves])
+        self._remaining = np.array([survival.remaining(c, power)[TOLD] for c in self._curves])
 
     def subset(self, interval: Indices) -> Curves:
         """The forecasts of these intervals alone."""
@@ -79,8 +81,8 @@ class Curves:
     def remaining(self, interval: Indices, elapsed_s: Floats) -> Floats:
         """As the engine reads a forecast: linear between the points."""
         rows = self._remaining[self._curve_of[interval]]
-        left = np.clip(np.searchsorted(GRID_S, elapsed_s, side="right") - 1, 0, BINS - 1)
-        share = (elapsed_s - GRID_S[left]) / (GRID_S[left + 1] - GRID_S[left])
+        left = np.clip(np.searchsorted(_TOLD_S, elapsed_s, side="right") - 1, 0, len(_TOLD_S) - 2)
+        share = (elapsed_s - _TOLD_S[left]) / (_TOLD_S[left + 1] - _TOLD_S[left])
         at = np.arange(len(rows))
         return np.asarray(rows[at, left] * (1 - share) + rows[at, left + 1] * share)
 

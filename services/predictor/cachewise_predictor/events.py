@@ -131,7 +131,7 @@ class Quantile(NamedTuple):
 class Forecast:
     """Expected remaining wait at each elapsed time, given that the wait is longer than that.
 
-    log_survival: of the whole wait, at the same times; stays here, for quality.py.
+    log_survival: of the whole wait, at survival.GRID_S; stays here, for quality.py.
     """
 
     elapsed_s: tuple[float, ...]

@@ -34,7 +34,7 @@ from .calls import fingerprint, main_call, main_kind, read_call
 from .clusters import MIN_SAMPLES, Clusters
 from .events import Forecast, Interval, Quantile, Source, ToolCall, Wait
 from .evidence import Recent
-from .survival import BINS, GRID_S, KAPPA, Counts, Floats
+from .survival import BINS, GRID_S, KAPPA, TOLD, Counts, Floats
 
 PROBABILITIES = (0.5, 0.9, 0.99)
 MAX_TENANTS = 200
@@ -116,7 +116,7 @@ class _Chain(NamedTuple):
         return cls(tuple(levels), survival.log_survival(last.hazard), samples)
 
 
-_ELAPSED_S = tuple(GRID_S.tolist())
+_ELAPSED_S = tuple(GRID_S[TOLD].tolist())
 _EMPTY = Row(np.zeros(BINS, np.int64), np.zeros(BINS + 1, np.int64))
 _Turn = tuple[str, Wait, tuple[ToolCall, ...], Recent]
 _Key = TypeVar("_Key")
@@ -239,7 +239,7 @@ class Model:
         source = max((chain.levels[-1].source for chain in chains), key=list(Source).index)
         return Forecast(
             elapsed_s=_ELAPSED_S,
-            remaining_s=tuple(survival.remaining(curve).tolist()),
+            remaining_s=tuple(survival.remaining(curve)[TOLD].tolist()),
             quantiles=tuple(Quantile(p, survival.quantile(curve, p)) for p in PROBABILITIES),
             source=Source.CLUSTER if recent else source,
             sample_count=min(chain.samples for chain in chains),

@@ -33,8 +33,15 @@ Counts = NDArray[np.int64]
 Weights = Counts | Floats
 """Counts, or counts spread over neighbouring bins."""
 
-GRID_S: Floats = np.concatenate(([0.0, 0.01], np.geomspace(0.05, 86_400.0, 31)))
+GRID_S: Floats = np.concatenate(([0.0, 0.01], np.geomspace(0.05, 86_400.0, 61)))
+"""Times 27 % apart: many tools always take about as long, and bins twice as wide misplace their
+medians (on held-out sessions 46.8 % of the waits were below them, and now 48.9 %).
+"""
+
 BINS = len(GRID_S) - 1
+TOLD = slice(None, None, 2)
+"""The grid times at which engines are told the remaining wait: it changes more slowly."""
+
 HORIZON_S = 3_600.0
 OVERDUE = 1.25
 """A wait of t seconds, t beyond the horizon, counts up to OVERDUE * t."""

@@ -94,6 +94,15 @@ def test_arguments_that_decide_are_seen_to(recorded: list[Recorded]) -> None:
     assert sum(row.figures["share"] for row in fallen if row.variant == "arguments") == 1.0
 
 
+def test_each_source_is_forecast_from_the_others(recorded: list[Recorded]) -> None:
+    rows = list(QUESTIONS["unseen"](recorded, 0))
+    assert [(row.case, row.variant) for row in rows] == [
+        (source, variant) for source in "ab" for variant in ("tool", "ours")
+    ]
+    concordance = "just_started_concordance"
+    assert figure(rows, "a", "ours", concordance) > figure(rows, "a", "tool", concordance)
+
+
 def test_means_are_of_the_cases_that_every_seed_has() -> None:
     asked = [[Row("a", "x", {"n": 1}), Row("a", "y", {"n": 1})], [Row("a", "x", {"n": 4})]]
     assert mean_rows(asked) == [Row("a", "x", {"n": 2.5})]

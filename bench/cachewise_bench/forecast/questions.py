@@ -5,6 +5,7 @@
     scope       the project's model, its source's (a person or a team), or everybody's
     fallback    what becomes of calls that fit no cluster
     arguments   what the arguments add over the tool's name, per tool
+    unseen      each source forecast from the others alone, beside the tool's curve
 
 Models are the predictor's; but for `fallback` without clusters, which take most of the time and
 change little (docs/forecasting.md). Every question is asked with SEEDS seeds of what is held out,
@@ -27,7 +28,7 @@ from cachewise_predictor.train import build
 from numpy.typing import NDArray
 
 from cachewise_bench.forecast.intervals import split
-from cachewise_bench.forecast.methods import Curves, by_model, waits
+from cachewise_bench.forecast.methods import Curves, by_model, by_tool, waits
 from cachewise_bench.forecast.protocol import evaluate
 from cachewise_bench.forecast.recorded import (
     WEEK_S,
@@ -138,12 +139,25 @@ def arguments(recorded: Sequence[Recorded], seed: int) -> Answer:
                 yield Row(kind, variant, _figures(curves, test, chosen, seed))
 
 
+def unseen(recorded: Sequence[Recorded], seed: int) -> Answer:
+    for source, own in by_source(recorded).items():
+        test = intervals_of(own)
+        train = intervals_of(one for one in recorded if one.source != source)
+        for variant, found in (
+            ("tool", by_tool(train, test)),
+            ("ours", by_model(learn(train), test)),
+        ):
+            figures = evaluate(found, waits(test), seed)
+            yield Row(source, variant, {k: float(v or 0) for k, v in figures.items()})
+
+
 QUESTIONS: dict[str, Callable[[Sequence[Recorded], int], Answer]] = {
     "samples": samples,
     "staleness": staleness,
     "scope": scope,
     "fallback": fallback,
     "arguments": arguments,
+    "unseen": unseen,
 }
 
 

@@ -31,11 +31,22 @@ def test_other_plugins_settings_are_none_of_our_business() -> None:
         ({}, {"CACHEWISE_TRACE_SHARE": "-0.1"}, "trace_share must be from 0 to 1"),
         ({}, {"CACHEWISE_CLAIM_TTL_S": "-1"}, "claim_ttl_s must be at least 0"),
         ({}, {"CACHEWISE_FALLBACK": "maybe"}, "CACHEWISE_FALLBACK"),
+        ({"cachewise": {"tenant_weights": {"a": "x"}}}, {}, "tenant_weights.a: 'x' is not a float"),
+        ({"cachewise": {"tenant_weights": [1]}}, {}, "is not an object of numbers by name"),
+        ({}, {"CACHEWISE_TENANT_WEIGHTS": "a=1"}, "CACHEWISE_TENANT_WEIGHTS: 'a=1' is not"),
+        ({}, {"CACHEWISE_TENANT_WEIGHTS": '{"a": 0}'}, "tenant_weights must be above 0"),
     ],
 )
 def test_a_bad_setting_is_named_with_its_source(given, environ, message) -> None:
     with pytest.raises(ConfigError, match=message):
         Config.load(given, environ)
+
+
+def test_weights_come_as_an_object_or_as_its_text() -> None:
+    given = {"cachewise": {"tenant_weights": {"a": 2, "b": 0.5}}}
+    environ = {"CACHEWISE_TENANT_WEIGHTS": '{"a": 2, "b": 0.5}'}
+    assert Config.load(given, {}).tenant_weights == {"a": 2.0, "b": 0.5}
+    assert Config.load(None, environ) == Config.load(given, {})
 
 
 @pytest.mark.parametrize("value", ["h:1", "10.0.0.1:50051", "[::1]:50051", "a.b-c_d.e:65535"])

@@ -5,7 +5,8 @@ turn pushes out what the next one needs. So only the active sessions run and kee
 requests of the others, the parked ones, wait. The paper does not control this.
 
 A parked request enters when its missing blocks fit into the room: blocks that nobody active holds
-or is about to need. The one with the fewest missing enters first. If it finds no room, it may
+or is about to need. The one with the fewest missing enters first, of those of the best standing
+(standing.py). If it finds no room, it may
 displace active sessions that are away in a tool call, longest forecast first, where that pays: the
 engine must compute again what it drops, at everybody's expense, so a session is displaced only if
 its remaining wait exceeds PAYBACK times the seconds that its prefix costs to compute again. While
@@ -30,6 +31,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from cachewise_engine_hook.room import Room
+from cachewise_engine_hook.standing import LIKE_ALL, Standing
 
 OUTPUT_TOKENS = 1_000
 """Room kept for an answer; max_tokens says little, it is mostly the model's limit."""
@@ -56,6 +58,8 @@ class Candidate(NamedTuple):
     """Preempted: it was active and lost its blocks through no fault of its own."""
     priority: int = 0
     """vLLM's, where it decides: the lower goes first, whatever it needs."""
+    standing: Standing = LIKE_ALL
+    """Its class and its tenant's: the lower goes first among those of equal priority."""
 
     def joined(self, other: Candidate) -> Candidate:
         """Two requests of one session, which share their prefix, as one."""
@@ -65,6 +69,7 @@ class Candidate(NamedTuple):
             max(self.waited_s, other.waited_s),
             self.must_run or other.must_run,
             min(self.priority, other.priority),
+            min(self.standing, other.standing),
         )
 
 
@@ -152,7 +157,7 @@ class ActiveSet:
             if self._room.blocks >= needed:
                 return needed
             self._outgrown(session)
-        for candidate in sorted(entering, key=lambda c: (-c.priority, -c.missing_blocks)):
+        for candidate in sorted(entering, key=_dispensability, reverse=True):
             if self._room.blocks >= needed or len(self._active) == 1:
                 break
             if not candidate.must_run and candidate.session not in running:
@@ -183,10 +188,10 @@ class ActiveSet:
                 self._leaves(candidate.session)
                 return
 
-    def _order_of_entry(self, candidate: Candidate) -> tuple[int, bool, float]:
+    def _order_of_entry(self, candidate: Candidate) -> tuple[int, bool, Standing, float]:
         if candidate.waited_s >= self._patience_s:
-            return (candidate.priority, False, -candidate.waited_s)
-        return (candidate.priority, True, candidate.missing_blocks)
+            return (candidate.priority, False, LIKE_ALL, -candidate.waited_s)
+        return (candidate.priority, True, candidate.standing, candidate.missing_blocks)
 
     def _displace(
         self, candidate: Candidate, needed: int, away: list[tuple[float, str]], payback: float
@@ -225,3 +230,8 @@ class ActiveSet:
     def _leaves(self, session: str) -> None:
         self._active.discard(session)
         self._room.leaves(session)
+
+
+def _dispensability(candidate: Candidate) -> tuple[int, Standing, int]:
+    """The larger, the sooner it is parked where the active sessions have outgrown the pool."""
+    return (candidate.priority, candidate.standing, candidate.missing_blocks)

@@ -7,6 +7,7 @@ value stops start-up and names its source.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import socket
@@ -75,6 +76,10 @@ class Config:
     preset: str = "throughput"
     """throughput: the shortest mean session time. fair: the shortest longest wait, longer mean."""
 
+    tenant_weights: dict[str, float] = field(default_factory=dict)
+    """Shares of the engine by `cachewise_tenant`, such as {"a": 2}; 1 for a tenant not named here.
+    In the environment as JSON."""
+
     fallback: bool = False
     """On a vLLM that the self-check refuses: run as stock vLLM instead of not starting."""
 
@@ -97,6 +102,8 @@ class Config:
                 raise ConfigError(
                     f"{name} must be {' or '.join(known)}, not {getattr(self, name)!r}"
                 )
+        if not all(weight > 0 for weight in self.tenant_weights.values()):
+            raise ConfigError(f"tenant_weights must be above 0, not {self.tenant_weights!r}")
         if self.predictor and not _is_host_and_port(self.predictor):
             raise ConfigError(f"predictor must be host:port, not {self.predictor!r}")
         if not 0 <= self.metrics_port <= 65_535:
@@ -138,7 +145,10 @@ def _is_host_and_port(text: str) -> bool:
 
 
 def _cast(source: str, value: object, kind: type) -> Any:
-    """value as kind: str as it is, bool from true/false/1/0, numbers from numbers or their text."""
+    """value as kind: str as it is, bool from true/false/1/0, numbers from numbers or their text,
+    numbers by name from an object or its JSON text."""
+    if kind == dict[str, float]:
+        return _weights(source, value)
     text = str(value).strip()
     try:
         if kind is bool:
@@ -151,3 +161,13 @@ def _cast(source: str, value: object, kind: type) -> Any:
         return number
     except (KeyError, ValueError, TypeError):
         raise ConfigError(f"{source}: {value!r} is not a {kind.__name__}") from None
+
+
+def _weights(source: str, value: object) -> dict[str, float]:
+    try:
+        given = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        given = None
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{source}: {value!r} is not an object of numbers by name")
+    return {str(name): _cast(f"{source}.{name}", number, float) for name, number in given.items()}

@@ -36,6 +36,7 @@ from cachewise_engine_hook.sessions import (
     anonymous_owner,
     is_everybodys,
 )
+from cachewise_engine_hook.standing import Standings
 from cachewise_engine_hook.waiting_queue import PrefixAwareQueue, WaitingRequest
 
 DECIDE_EVERY_S = 0.1
@@ -100,12 +101,16 @@ class EngineHook:
         self._running: Iterable[Request] = ()
         self._step_began_at, self._step_tokens = 0.0, 0
         self._seconds_per_token = _FIRST_SECONDS_PER_TOKEN
+        self.standings = Standings(config.tenant_weights)
         waiting_queue.in_arrival_order = True
+        if self.mode != "observe":
+            waiting_queue.standing = self.standings.of
         if self.mode == "full":
             waiting_queue.is_eligible = self._is_eligible
 
     def request_arrived(self, request: Request, now: float) -> None:
         self.waiting_queue.now = now
+        self.standings.request_arrived(request, now)
         if not request.session_id:
             return
         key = hash_session(request.session_id, self._id_key)
@@ -155,6 +160,8 @@ class EngineHook:
     def request_finished(self, request: Request, now: float) -> None:
         self._decided_at = -math.inf
         self.free_queue.ranks_changed()
+        self.standings.served(request, request.num_output_tokens, now)
+        self.standings.request_left(request)
         if (key := self._session_of.get(request.request_id)) is not None:
             self.sessions.request_left(key, now)
             session = self.sessions.get(key)
@@ -236,6 +243,7 @@ class EngineHook:
                     waited_s,
                     request.num_preemptions > 0,
                     self.waiting_queue.priority(request),
+                    self.standings.of(request),
                 )
                 known = waiting.get(key)
                 waiting[key] = candidate.joined(known) if known is not None else candidate
@@ -357,6 +365,7 @@ class EngineHook:
         self.counts.requests += 1
         self.counts.prompt_tokens += request.num_prompt_tokens
         self.counts.hit_tokens += hit
+        self.standings.served(request, request.num_tokens - hit, self.waiting_queue.now)
         key = self._session_of.get(request.request_id)
         if key is None:
             return

@@ -5,12 +5,12 @@ a_i first keeps the sessions running whose prefix is here, before others push it
 that starves whoever has nothing resident, so overtaking is bounded: a request that others were
 admitted before max_overtakes times, or that has waited max_wait_s, goes next, oldest first.
 Preempted requests come before all: they lost their blocks through no fault of their own. With
-vLLM's priority policy, `priority` decides first.
+vLLM's priority policy, `priority` decides first. Before a_i comes the standing: class and tenant.
 
-The order is by tuples (priority, not preempted, not due, a_i, arrival). a_i is looked up when it is
-first asked for, and again when the session has lost blocks or got some (look_up_again); what others
-bring into the pool, such as a system prompt, is noticed in turns, a few requests per step. The
-look-up has no side effects on vLLM's hit statistics.
+The order is by tuples (priority, not preempted, not due, standing, a_i, arrival). a_i is looked up
+when it is first asked for, and again when the session has lost blocks or got some (look_up_again);
+what others bring into the pool, such as a system prompt, is noticed in turns, a few requests per
+step. The look-up has no side effects on vLLM's hit statistics.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
+
+from cachewise_engine_hook.standing import LIKE_ALL, Standing
 
 LOOKED_UP_PER_STEP = 8
 
@@ -61,6 +63,7 @@ class PrefixAwareQueue(Generic[R]):
         self.is_eligible: Callable[[R], bool] = lambda request: True
         """Whether admission lets the request run; the queue is "empty" when it lets none. It is
         asked of a request when it comes in, and of all after decide_anew."""
+        self.standing: Callable[[R], Standing] = lambda request: LIKE_ALL
         self.in_arrival_order = False
         """While the pool has room for everybody nothing is reordered: the queue is stock vLLM's."""
         self.now = 0.0
@@ -205,15 +208,15 @@ class PrefixAwareQueue(Generic[R]):
             raise IndexError("peek from an empty queue")
         return self._first
 
-    def _key(self, entry: _Entry[R]) -> tuple[int, bool, bool, float, int]:
+    def _key(self, entry: _Entry[R]) -> tuple[int, bool, bool, Standing, float, int]:
         request = entry.request
         priority = self.priority(request)
         if request.num_preemptions:
-            return (priority, False, False, request.arrival_time, entry.order)
+            return (priority, False, False, LIKE_ALL, request.arrival_time, entry.order)
         if entry.overtakes >= self._max_overtakes or self.now - entry.since >= self._max_wait_s:
-            return (priority, True, False, 0, entry.order)
+            return (priority, True, False, LIKE_ALL, 0, entry.order)
         missing_blocks = 0 if self.in_arrival_order else self._missing(entry)
-        return (priority, True, True, missing_blocks, entry.order)
+        return (priority, True, True, self.standing(request), missing_blocks, entry.order)
 
     def _missing(self, entry: _Entry[R]) -> int:
         if entry.missing_blocks is None:

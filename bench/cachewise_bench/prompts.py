@@ -8,9 +8,22 @@ of the turn that started it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cachewise_bench.workload import Session, with_subagents
+
+
+class BlockNames:
+    """The names of texts' blocks, made once: each request repeats its session's last prompt."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, list[bytes]] = {}
+
+    def between(self, text: str, first: int, end: int) -> list[bytes]:
+        """Of the blocks [first, end) of prompts that hold this text there."""
+        names = self._of.setdefault(text, [])
+        names.extend(f"{text}:{i}".encode() for i in range(len(names), end))
+        return names[first:end]
 
 
 @dataclass(frozen=True)
@@ -24,6 +37,16 @@ class Prompt:
     """The texts that it begins with: a name, and where the text ends in the prompt, in tokens."""
     own: str
     """Names the text behind these, and the answer."""
+    names: BlockNames = field(default_factory=BlockNames, compare=False, repr=False)
+
+    def block_names(self, first: int, end: int, block_size: int) -> list[bytes]:
+        """Of the blocks [first, end): whose text a block holds, and its index."""
+        made: list[bytes] = []
+        for text, tokens in self.shared:
+            until = max(min(tokens // block_size, end), first)
+            made += self.names.between(text, first, until)
+            first = until
+        return made + self.names.between(self.own, first, end)
 
 
 class Prompts:
@@ -31,13 +54,18 @@ class Prompts:
 
     def __init__(self, sessions: Sequence[Session]) -> None:
         self.sessions, self.forks = with_subagents(sessions)
+        self._names = BlockNames()
 
     def prompt(self, index: int, turn: int) -> Prompt:
         """That of a turn of sessions[index]."""
         session = self.sessions[index]
         made = session.turns[turn]
         return Prompt(
-            session.name, made.prompt_tokens, made.output_tokens, *self._text(index, turn)
+            session.name,
+            made.prompt_tokens,
+            made.output_tokens,
+            *self._text(index, turn),
+            self._names,
         )
 
     def known_tokens(self, index: int, turn: int) -> int:

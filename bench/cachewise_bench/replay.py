@@ -103,6 +103,7 @@ class Replay:
         policy, scheduler = self.policy, self._scheduler()
         self.engine = VirtualEngine(scheduler, self.hardware)
         policy.attach(self.engine)
+        self.engine.watch()
         self._next_turn = [0] * len(self.sessions)
         self._started_s = [0.0] * len(self.sessions)
         self._ended_s = [0.0] * len(self.sessions)

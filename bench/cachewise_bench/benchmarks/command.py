@@ -43,6 +43,12 @@ CURVE_POLICIES = (
     "ours",
 )
 
+OFFLOAD_GIB = 256.0
+"""Host memory for evicted blocks: 1.4 times the pool of the paper's hardware; it does not say how
+much it had."""
+
+OFFLOAD_POLICIES = ("vllm", "vllm-prefix", "cachewise-c100", "ours")
+
 
 def add_parser(commands: Any) -> None:
     """Adds `benchmarks` to the command line."""
@@ -76,6 +82,16 @@ def add_parser(commands: Any) -> None:
                 "help": "some policies with so many sessions [5,10,20,30,40]",
             },
         ),
+        (
+            "--offload",
+            {
+                "type": whole_numbers,
+                "default": [30],
+                "metavar": "N[,N]",
+                "help": f"some policies with {OFFLOAD_GIB:.0f} GiB of host memory for evicted "
+                "blocks, with so many sessions [30]",
+            },
+        ),
         ("--policy", {"action": "append", "metavar": "P", "help": "may be repeated [all]"}),
         ("--seed", {"type": seeds, "default": [0], "metavar": "S[,S]", "help": "means over them"}),
         (
@@ -102,9 +118,12 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     else:
         result = _measure(arguments, console)
         out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
-    figures = Figures.of(result["rows"], result["conditions"]["table_sessions"])
+    with_tier = [row for row in result["rows"] if "offload_gib" in row]
+    without = [row for row in result["rows"] if "offload_gib" not in row]
+    figures = Figures.of(without, result["conditions"]["table_sessions"])
+    offload = Figures.of(with_tier, sorted({row["sessions"] for row in with_tier}))
     plots = write_plots(figures, out.parent, out.stem)
-    out.write_text(page(figures, result["conditions"], plots))
+    out.write_text(page(figures, offload, result["conditions"], plots))
     console.print(f"wrote {out}, {', '.join(plots)}", markup=False, highlight=False)
     return 0
 
@@ -120,6 +139,14 @@ def _measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         for policy in _policies(arguments, count)
     ]
     hardware.check_holds(with_subagents(plans[-1].sessions)[0])
+    plans += [
+        Plan(policy, tuple(chosen), tuple(training), seed, hardware, PAPER_CHUNK, OFFLOAD_GIB)
+        for seed in arguments.seed
+        for count in arguments.offload
+        for chosen in [choose_sessions(usable, count, TURN_CAP, CONTEXT_CAP, seed)]
+        for policy in arguments.policy or OFFLOAD_POLICIES
+        if policy in OFFLOAD_POLICIES
+    ]
     rows = replay_all(plans, arguments.jobs, console)
     kinds = _kinds()
     return {
@@ -132,7 +159,7 @@ def _sessions(
     arguments: argparse.Namespace, console: Console
 ) -> tuple[list[Session], list[Session]]:
     """Those to learn from and those to replay, people's pauses cut, as in the paper's set-up."""
-    most = max(*arguments.sessions, *arguments.curves)
+    most = max(*arguments.sessions, *arguments.curves, *arguments.offload)
     found = read_sessions(arguments.traces, most, arguments.seed[0], console)
     cut = [with_pauses(session, pause_rule("cut")) for session in found]
     return split_for_training(cut)

@@ -42,7 +42,7 @@ def conditions(
     }
     return {
         "shown": shown,
-        "commands": _commands(arguments, is_synthetic),
+        "commands": [*_commands(arguments, is_synthetic), *_offload_commands(arguments, plans)],
         "table_sessions": sorted(arguments.sessions),
     }
 
@@ -76,6 +76,20 @@ def _commands(arguments: argparse.Namespace, is_synthetic: bool) -> list[str]:
         "make bench" if is_synthetic else "make bench TRACES=PATH",
         f"cachewise-bench replay --preset {arguments.preset} --traces {traces} --sessions {counts} "
         f"--seed {seed} --policy all",
+    ]
+
+
+def _offload_commands(arguments: argparse.Namespace, plans: Sequence[Plan]) -> list[str]:
+    offloaded = [plan for plan in plans if plan.offload_gib]
+    if not offloaded:
+        return []
+    policies = dict.fromkeys(plan.policy for plan in offloaded)
+    return [
+        f"cachewise-bench replay --preset {arguments.preset} --traces "
+        f"{'synthetic' if arguments.traces == 'synthetic' else 'PATH'} "
+        f"--sessions {','.join(map(str, sorted(arguments.offload)))} "
+        f"--seed {','.join(map(str, arguments.seed))} "
+        f"--offload-gib {offloaded[0].offload_gib:.0f} --policy {' --policy '.join(policies)}"
     ]
 
 

@@ -11,6 +11,7 @@ DEFAULTS = {
     "session_time_p99_s": 200.0,
     "request_p50_s": 5.0,
     "request_p99_s": 50.0,
+    "request_max_s": 90.0,
     "max_wait_s": 80.0,
     "goodput_tok_s": 600.0,
     "recompute_ratio": 2.0,
@@ -29,3 +30,6 @@ def row(policy: str, sessions: int = 20, kind: str = RIVAL, seed: int = 0, **mor
 def figures(*rows: Any) -> Figures:
     """All numbers of sessions have tables."""
     return Figures.of(rows, sorted({row["sessions"] for row in rows}))
+
+
+NO_OFFLOAD = Figures.of((), ())

@@ -15,7 +15,7 @@ POLICIES = ["--policy=vllm", "--policy=ours", "--policy=ours-oracle", "--policy=
 def run(folder: Path, *options: str) -> Path:
     """Writes the page from small traces and returns its path."""
     out = folder / "benchmarks.md"
-    counts = ["--sessions=2", "--curves=1,2"]
+    counts = ["--sessions=2", "--curves=1,2", "--offload=2"]
     traces = write_traces(folder / "traces.jsonl", sessions=20)
     given = ["--traces", str(traces), *counts, *POLICIES, *options, "--out", str(out)]
     assert main(["benchmarks", *given]) == 0
@@ -35,9 +35,11 @@ def test_it_replays_and_writes_a_page_its_figures_and_its_plots(
     kinds = {row["policy"]: row["kind"] for row in result["rows"]}
     assert kinds == {"vllm": "rival", "ours": "product", "ours-oracle": "oracle", "lpm": "rival"}
     # A policy that is in no curve is replayed for the table only.
-    assert [(len(p.sessions), p.policy) for p in replays_in_this_process] == [
+    assert [(len(p.sessions), p.policy) for p in replays_in_this_process if not p.offload_gib] == [
         (1, "vllm"), (1, "ours"), (2, "vllm"), (2, "ours"), (2, "ours-oracle"), (2, "lpm"),
     ]  # fmt: skip
+    offloaded = [p.policy for p in replays_in_this_process if p.offload_gib]
+    assert offloaded == ["vllm", "ours"] and "## 2 sessions with 256 GiB" in text
     assert all(len(plan.training) == 16 for plan in replays_in_this_process)
 
 

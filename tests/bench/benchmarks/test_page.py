@@ -7,7 +7,7 @@ from cachewise_bench.benchmarks.figures import EXPERIMENT, ORACLE, PRODUCT, RIVA
 from cachewise_bench.benchmarks.page import page
 from cachewise_bench.benchmarks.plots import write_plots
 
-from .rows import figures, row
+from .rows import NO_OFFLOAD, figures, row
 
 CONDITIONS = {"shown": {"seeds": "0"}, "commands": ["make bench"]}
 
@@ -35,7 +35,7 @@ def table(text: str, heading: str) -> list[list[str]]:
 
 
 def test_each_table_has_the_fastest_first_and_compares_with_stock() -> None:
-    head, *rows = table(page(sample(), CONDITIONS, []), "## 40 sessions at once")
+    head, *rows = table(page(sample(), NO_OFFLOAD, CONDITIONS, []), "## 40 sessions at once")
     assert head[:3] == ["policy", "session time s", "stock ÷ it"]
     assert [row[:3] for row in rows] == [
         ["belady\\*", "40.0", "10.00"],
@@ -48,22 +48,35 @@ def test_each_table_has_the_fastest_first_and_compares_with_stock() -> None:
 
 
 def test_the_papers_ratios_stand_beside_ours() -> None:
-    head, *rows = table(page(sample(), CONDITIONS, []), "## The paper's figures")
+    head, *rows = table(page(sample(), NO_OFFLOAD, CONDITIONS, []), "## The paper's figures")
     assert head == ["", "paper", "N = 20", "N = 40"]
     by_name = {row[0]: row[1:] for row in rows}
     assert by_name["session time, stock ÷ CacheWise"] == ["2.7-3.5", "2.50", "2.50"]
     assert by_name["session time, order alone ÷ CacheWise"] == ["1.7-2", "1.25", "1.25"]
 
 
+def test_with_host_memory_there_is_a_table_of_its_own() -> None:
+    tier = {"offload_gib": 256.0, "loaded_blocks": 9_876, "session_time_mean_s": 80.0}
+    offload = figures(
+        row("vllm", 30, **tier), row("ours", 30, PRODUCT, **tier | {"loaded_blocks": 500})
+    )
+    head, *rows = table(page(sample(), offload, CONDITIONS, []), "## 30 sessions with 256 GiB")
+    assert (head[2], head[-1]) == ("stock ÷ it", "loaded blocks")
+    assert [(found[0], found[2], found[-1]) for found in rows] == [
+        ("vllm", "1.00", "9,876"),
+        ("**ours**", "1.00", "500"),
+    ]
+
+
 def test_conditions_commands_plots_and_bad_news_are_on_the_page() -> None:
-    text = page(sample(), CONDITIONS, ["benchmarks-frontier.svg"])
+    text = page(sample(), NO_OFFLOAD, CONDITIONS, ["benchmarks-frontier.svg"])
     assert "- seeds: 0" in text and "\nmake bench\n" in text
     assert "![benchmarks-frontier.svg](benchmarks-frontier.svg)" in text
     assert "- 20 sessions with forecasts that are wrong" in text
 
 
 def test_a_page_without_stock_or_the_paper_is_written_too() -> None:
-    text = page(figures(row("ours", kind=PRODUCT)), CONDITIONS, [])
+    text = page(figures(row("ours", kind=PRODUCT)), NO_OFFLOAD, CONDITIONS, [])
     assert table(text, "## 20 sessions")[1][:3] == ["**ours**", "100", "–"]
 
 

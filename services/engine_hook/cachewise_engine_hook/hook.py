@@ -122,6 +122,7 @@ class EngineHook:
         if self.link is not None:
             self.link.announce(key)
         for forgotten in self.sessions.forgotten:
+            self.free_queue.ranks_changed()
             self.active.forget(forgotten)
             self.guard.shadow.forget(forgotten)
             self.claims.end(forgotten, Ended.RELEASED, "too many sessions: it is forgotten", now)
@@ -228,7 +229,6 @@ class EngineHook:
 
     def _decide_who_is_active(self, now: float, running: list[Request]) -> None:
         """In mode observe, who would be; in mode order only whether the pool is short."""
-        self.free_queue.ranks_changed()
         is_active = self.active.__contains__
         room = self.free_queue.room()
         room.blocks -= sum(map(self._blocks_to_come, running))
@@ -254,6 +254,7 @@ class EngineHook:
             return
         if self.trace is not None:
             inside = self.trace.waiting_inside(waiting.values(), is_active)
+        parkings = self.active.displaced + self.active.left
         self.active.update(
             now,
             waiting.values(),
@@ -261,6 +262,8 @@ class EngineHook:
             room,
             self._seconds_per_token * self._block_size,
         )
+        if self.active.displaced + self.active.left > parkings:
+            self.free_queue.ranks_changed()
         if self.trace is not None:
             self.trace.admission(now, waiting.values(), inside, is_active, room)
         if self.mode == "full":

@@ -15,6 +15,7 @@ step. The look-up has no side effects on vLLM's hit statistics.
 
 from __future__ import annotations
 
+import heapq
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
@@ -36,6 +37,8 @@ class WaitingRequest(Protocol):
 
 
 R = TypeVar("R", bound=WaitingRequest)
+
+_Key = tuple[int, bool, bool, Standing, float, int]
 
 
 @dataclass(slots=True)
@@ -77,7 +80,8 @@ class PrefixAwareQueue(Generic[R]):
         self._may_run: dict[str, _Entry[R]] = {}
         """Those of the entries that are eligible."""
         self._popped: dict[str, _Entry[R]] = {}
-        self._first: _Entry[R] | None = None
+        self._order: list[tuple[_Key, _Entry[R]]] | None = None
+        """A heap of those that may run, made when the order is asked for."""
         self._arrivals = 0
         self._round: Iterator[_Entry[R]] = iter(())
         """Goes round the entries, a few per step."""
@@ -88,7 +92,7 @@ class PrefixAwareQueue(Generic[R]):
         self._popped.clear()
         if not self._entries:
             return
-        self._first = None
+        self._order = None
         for _ in range(min(LOOKED_UP_PER_STEP, len(self._entries))):
             if (entry := next(self._round, None)) is None:
                 self._round = iter(list(self._entries.values()))
@@ -99,18 +103,18 @@ class PrefixAwareQueue(Generic[R]):
         """Admission has decided."""
         entries = self._entries
         self._may_run = {i: e for i, e in entries.items() if self.is_eligible(e.request)}
-        self._first = None
+        self._order = None
 
     def look_up_again(self, request_ids: Iterable[str]) -> None:
         """What is missing has changed for these requests, if they wait."""
         for request_id in request_ids:
             if (entry := self._entries.get(request_id)) is not None:
-                entry.missing_blocks, self._first = None, None
+                entry.missing_blocks, self._order = None, None
 
     def look_up_all_again(self) -> None:
         for entry in self._entries.values():
             entry.missing_blocks = None
-        self._first = None
+        self._order = None
 
     def end_step(self) -> list[tuple[R, float]]:
         """Counts who was overtaken; returns the admitted requests with their seconds of waiting."""
@@ -157,7 +161,10 @@ class PrefixAwareQueue(Generic[R]):
     def pop_request(self) -> R:
         """The request that peek_request shows. It was admitted, unless it is prepended again."""
         entry = self._front()
-        self.remove_request(entry.request)
+        assert self._order is not None
+        heapq.heappop(self._order)
+        del self._entries[entry.request.request_id]
+        del self._may_run[entry.request.request_id]
         self._popped[entry.request.request_id] = entry
         return entry.request
 
@@ -176,13 +183,13 @@ class PrefixAwareQueue(Generic[R]):
     def remove_request(self, request: R) -> None:
         del self._entries[request.request_id]
         self._may_run.pop(request.request_id, None)
-        self._first = None
+        self._order = None
 
     def remove_requests(self, requests: Iterable[R]) -> None:
         for request in requests:
             self._entries.pop(request.request_id, None)
             self._may_run.pop(request.request_id, None)
-        self._first = None
+        self._order = None
 
     def __bool__(self) -> bool:
         return bool(self._may_run)
@@ -199,16 +206,17 @@ class PrefixAwareQueue(Generic[R]):
         self._entries[entry.request.request_id] = entry
         if self.is_eligible(entry.request):
             self._may_run[entry.request.request_id] = entry
-        self._first = None
+        self._order = None
 
     def _front(self) -> _Entry[R]:
-        if self._first is None:
-            self._first = min(self._may_run.values(), key=self._key, default=None)
-        if self._first is None:
+        if self._order is None:
+            self._order = [(self._key(entry), entry) for entry in self._may_run.values()]
+            heapq.heapify(self._order)
+        if not self._order:
             raise IndexError("peek from an empty queue")
-        return self._first
+        return self._order[0][1]
 
-    def _key(self, entry: _Entry[R]) -> tuple[int, bool, bool, Standing, float, int]:
+    def _key(self, entry: _Entry[R]) -> _Key:
         request = entry.request
         priority = self.priority(request)
         if request.num_preemptions:

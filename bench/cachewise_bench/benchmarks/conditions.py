@@ -72,10 +72,11 @@ def _commands(arguments: argparse.Namespace, is_synthetic: bool) -> list[str]:
     traces = "synthetic" if is_synthetic else "PATH"
     counts = ",".join(map(str, sorted(arguments.sessions)))
     seed = ",".join(map(str, arguments.seed))
+    some = " ".join(f"--policy {name}" for name in arguments.policy or ["all"])
     return [
-        "make bench" if is_synthetic else "make bench TRACES=PATH",
+        *(["make bench" if is_synthetic else "make bench TRACES=PATH"] * (not arguments.policy)),
         f"cachewise-bench replay --preset {arguments.preset} --traces {traces} --sessions {counts} "
-        f"--seed {seed} --policy all",
+        f"--seed {seed} {some}",
     ]
 
 

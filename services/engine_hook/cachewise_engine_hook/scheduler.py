@@ -56,6 +56,8 @@ class CacheWiseScheduler(Scheduler):
         super().__init__(vllm_config, *args, **kwargs)
         config = Config.load(vllm_config.additional_config, os.environ)
         self._hook: EngineHook | None = None
+        self._resident_blocks: dict[str, int] = {}
+        """Of the prefix of each request in the engine, when it was last looked up."""
         problems = self._problems()
         if problems and config.fallback:
             logger.error("CacheWise is off, this is stock vLLM: %s", "; ".join(problems))
@@ -89,6 +91,7 @@ class CacheWiseScheduler(Scheduler):
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         if self._hook is not None:
             self._hook.request_finished(request, self.clock())
+            self._resident_blocks.pop(request.request_id, None)
         return super()._free_request(request, *args, **kwargs)
 
     def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
@@ -196,13 +199,21 @@ class CacheWiseScheduler(Scheduler):
         if not self._has_full_attention_alone:
             coordinator = self.kv_cache_manager.coordinator
             return int(coordinator.find_longest_cache_hit(hashes, request.num_tokens - 1)[1])
-        pool, low, high = self.kv_cache_manager.block_pool, 0, len(hashes)
+        pool = self.kv_cache_manager.block_pool
+        low, high = 0, len(hashes)
+        # Mostly nothing has changed since it was last looked up: two looks show that.
+        known = self._resident_blocks.get(request.request_id, high + 1)
+        if known <= high and (not known or pool.get_cached_block(hashes[known - 1], [0])):
+            low = known
+            if known < high and not pool.get_cached_block(hashes[known], [0]):
+                high = known
         while low < high:
             middle = (low + high + 1) // 2
             if pool.get_cached_block(hashes[middle - 1], [0]):
                 low = middle
             else:
                 high = middle - 1
+        self._resident_blocks[request.request_id] = low
         return low * int(pool.hash_block_size)
 
 

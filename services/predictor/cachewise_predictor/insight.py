@@ -11,6 +11,7 @@ from cachewise_proto.redaction import MAX_RAW_CHARS, redact
 
 from . import survival
 from .calls import call_from_text, read_call
+from .clusters import MIN_SAMPLES
 from .events import Source, ToolCall, Wait
 from .model import PROBABILITIES, Group, Level, Model
 from .survival import Floats
@@ -56,7 +57,10 @@ def clusters(model: Model) -> str:
             terms = " ".join(found.terms(number, _TERMS))
             lines.append(_row(f"{tenant} {kind} {number}", row.samples, waits) + f"  {terms}")
     if len(lines) == 1:
-        return "the model has no clusters: train it with `cachewise-predictor train`"
+        return (
+            f"the model has no clusters: they need {MIN_SAMPLES} waits each of one tool's calls; "
+            "`cachewise-predictor train` learns from recorded ones"
+        )
     return "\n".join(map(_printable, lines))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Iterable
+from functools import lru_cache
 from typing import Any
 
 import grpc
@@ -206,6 +207,7 @@ def from_session_forecast(forecast: SessionForecast) -> pb.SessionForecast:
     )
 
 
+@lru_cache(maxsize=2_048)  # sessions that wait for the same share one forecast
 def _from_forecast(forecast: Forecast) -> pb.Forecast:
     return pb.Forecast(
         elapsed_seconds=forecast.elapsed_s,

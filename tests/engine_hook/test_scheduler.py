@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
@@ -116,6 +117,8 @@ def test_random_sessions_end_with_every_block_free_under_preemption_and_aborts(s
     """Small pool, long outputs, aborts, forecasts that come and go: nothing is lost or doubled."""
     rng = random.Random(seed)
     scheduler = make_scheduler(CacheWiseScheduler, num_blocks=30, step_tokens=128)
+    looks = itertools.count()
+    scheduler.clock = lambda: next(looks) / 100  # a parked request waits for its time to come
     contexts = {f"s{i}": [i] * rng.randint(16, 150) for i in range(6)}
     preemptions = 0
     for number in range(60):

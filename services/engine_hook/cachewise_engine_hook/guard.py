@@ -10,9 +10,9 @@ forecasts, for a pool of k blocks:
 
     ours <= FACTOR * LRU + 4 k
 
-Why. Forecasts decide while FACTOR * LRU - ours, which starts at k and is capped at 2 k (capping only
-lowers the right-hand side), is not negative; so the request that makes it negative adds at most its
-own blocks, k. From then on blocks go in LRU's order. LRU holds the blocks used last, so whatever
+Why. Forecasts decide while FACTOR * LRU - ours, which starts at k and is capped at 2 k (capping
+only lowers the right-hand side), is not negative; so the request that makes it negative adds at
+most its own blocks, k. From then on blocks go in LRU's order. LRU holds the blocks used last, so whatever
 of ours is not the shadow's is older and goes first, and each miss of ours that the shadow hits is
 of a block that was gone when we switched: at most k. Each return to forecasts needs k of credit,
 which the next loss must use up first.
@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 FACTOR = 1.25
-"""With 2, forecasts in reverse made recorded sessions 17 % slower than the prefix-aware order alone;
+"""With 2, forecasts in reverse made recorded sessions 17 % slower than prefix-aware order alone;
 with this they are 2 % faster, and forecasts as they are lose nothing (replay, 20 sessions)."""
 
 

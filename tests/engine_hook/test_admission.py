@@ -19,9 +19,11 @@ class Pool:
             SWAP_SHARE["throughput"], POOL, lambda s, now: self.waits.get(s, 0.0), lambda s: 1.0
         )
 
-    def step(self, *waiting: Candidate, running: set[str] | None = None) -> set[str]:
+    def step(
+        self, *waiting: Candidate, running: set[str] | None = None, now: float = 0.0
+    ) -> set[str]:
         held = [(frozenset(s), blocks) for s, blocks in self.held.items() if blocks]
-        self.active.update(0.0, waiting, running or set(), Room(POOL, held))
+        self.active.update(now, waiting, running or set(), Room(POOL, held))
         return {s for s in "abcdefgh" if s in self.active}
 
 
@@ -63,6 +65,25 @@ def test_an_engine_with_nothing_to_run_displaces_sooner() -> None:
     pool = Pool({"a": 90}, {"a": 4.0})
     pool.step(Candidate("a", 90, 0))
     assert pool.step(Candidate("b", 50, 0)) == {"b"}
+
+
+def test_an_engine_stands_idle_for_no_longer_than_what_it_would_displace_costs() -> None:
+    """A session that has ended unannounced, or returns late, may not hold up those who wait."""
+    pool = Pool({"a": 90}, {"a": 1.9})  # said to return too soon to be displaced, again and again
+    pool.step(Candidate("a", 90, 0))
+    assert pool.step(Candidate("b", 50, 5.0), now=10.0) == {"a"}
+    assert pool.step(Candidate("b", 50, 5.9), now=10.9) == {"a"}
+    assert pool.step(Candidate("b", 50, 5.9), now=10.9, running={"h"}) == {"a", "h"}
+    assert pool.step(Candidate("b", 50, 6.0), now=11.0) == {"a"}, "it is idle from here"
+    assert pool.step(Candidate("b", 50, 7.0), now=12.0) == {"b"}
+
+
+def test_only_what_somebody_waited_for_counts_as_idle() -> None:
+    pool = Pool({"a": 90}, {"a": 1.9})
+    pool.step(Candidate("a", 90, 0))
+    assert pool.step(Candidate("b", 50, 0.0), now=10.0) == {"a"}
+    assert pool.step(Candidate("c", 50, 0.0), now=99.0) == {"a"}, "b is gone, c has just come"
+    assert pool.step(Candidate("c", 50, 1.0), now=100.0) == {"c"}
 
 
 def test_a_session_that_needs_more_than_the_pool_enters_once_it_can_be_alone() -> None:

@@ -10,7 +10,9 @@ or is about to need. The one with the fewest missing enters first, of those of t
 displace active sessions that are away in a tool call, longest forecast first, where that pays: the
 engine must compute again what it drops, at everybody's expense, so a session is displaced only if
 its remaining wait exceeds PAYBACK times the seconds that its prefix costs to compute again. While
-the engine has nothing else to run the expense is small, and PAYBACK_WHEN_IDLE holds.
+the engine has nothing else to run the expense is small, and PAYBACK_WHEN_IDLE holds; and once it
+has stood idle for those seconds, waiting on has cost as much as the displacing would have (the rule
+for renting skis: never more than twice the better choice, however wrong the forecast).
 
 And patience ends: a request that has waited for so long enters before all others, the oldest first,
 and displaces whoever is away. How long follows from what it costs. With parked requests that all
@@ -96,6 +98,8 @@ class ActiveSet:
         self._swap_share, self._patience_s = swap_share, PATIENCE_S[0]
         self._time_to_reuse, self._recompute_s = time_to_reuse, recompute_s
         self._slack = int(SLACK * pool_blocks)
+        self._idle_since: float | None = None
+        """Since when nobody runs or enters, though somebody waits."""
         self._active: set[str] = set()
         self._room = Room(pool_blocks, ())
 
@@ -138,10 +142,21 @@ class ActiveSet:
         swap_s = seconds_per_block * sum(c.missing_blocks for c in parked)
         shortest_s, longest_s = PATIENCE_S
         self._patience_s = min(max(swap_s / self._swap_share, shortest_s), longest_s)
-        self._enter(parked, needed, away, is_busy=bool(running or entering))
+        self._enter(parked, needed, away, self._idle_s(now, waiting, bool(running or entering)))
+        if here & self._active:
+            self._idle_since = None
         self.parked = len(here - self._active)
 
     # ---- steps ----------------------------------------------------------------------------------
+
+    def _idle_s(self, now: float, waiting: Collection[Candidate], is_busy: bool) -> float | None:
+        """For how long the engine has had nothing to run, though somebody waits; None if it has."""
+        if is_busy:
+            return None
+        if self._idle_since is None:
+            self._idle_since = now
+        longest_wait_s = max((c.waited_s for c in waiting), default=0.0)
+        return min(now - self._idle_since, longest_wait_s)
 
     def _park(
         self, entering: list[Candidate], away: list[tuple[float, str]], running: set[str]
@@ -175,16 +190,16 @@ class ActiveSet:
         parked: list[Candidate],
         needed: int,
         away: list[tuple[float, str]],
-        is_busy: bool,
+        idle_s: float | None,
     ) -> None:
         """Lets parked sessions in, one by one in the order of entry, while there is room."""
-        full_payback = PAYBACK if is_busy else PAYBACK_WHEN_IDLE
+        full_payback = PAYBACK if idle_s is None else PAYBACK_WHEN_IDLE
         for candidate in sorted(parked, key=self._order_of_entry):
             payback = full_payback if candidate.waited_s < self._patience_s else 0.0
             alone = not self._active
             self._enters(candidate.session)  # room now counts what it holds already
             needed += candidate.missing_blocks
-            if not alone and not self._displace(candidate, needed, away, payback):
+            if not alone and not self._displace(candidate, needed, away, payback, idle_s or 0.0):
                 self._leaves(candidate.session)
                 return
 
@@ -194,7 +209,12 @@ class ActiveSet:
         return (candidate.priority, True, candidate.standing, candidate.missing_blocks)
 
     def _displace(
-        self, candidate: Candidate, needed: int, away: list[tuple[float, str]], payback: float
+        self,
+        candidate: Candidate,
+        needed: int,
+        away: list[tuple[float, str]],
+        payback: float,
+        idle_s: float,
     ) -> bool:
         """Parks sessions that are away until there is room, or until only the one that enters is
         left: it may need all of the pool.
@@ -206,7 +226,10 @@ class ActiveSet:
         for wait_s, session in away:
             if self._room.blocks >= needed:
                 break
-            if session in self._active and wait_s >= payback * self._recompute_s(session):
+            if session not in self._active:
+                continue
+            recompute_s = self._recompute_s(session)
+            if wait_s >= payback * recompute_s or idle_s >= recompute_s:
                 self._leaves(session)
                 chosen.append(session)
         fits = self._room.blocks >= needed or len(self._active) == 1

@@ -106,7 +106,7 @@ async def predictor_ready(process: Process, timeout_s: float) -> PredictorAddres
     while not (found := _READY.search(process.log.read_text(errors="replace"))):
         process.check()
         if time.monotonic() > deadline:
-            raise process.fail(f"was not ready after {timeout_s:.0f} s")
+            raise process.fail(f"was not ready after {timeout_s:.0f} s; try a longer --timeout")
         await asyncio.sleep(0.1)
     return PredictorAddress(*found.groups())
 

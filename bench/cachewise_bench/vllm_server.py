@@ -92,7 +92,7 @@ async def engine_ready(process: Process, base_url: str, timeout_s: float) -> Non
                     if response.status == 200:
                         return
             await asyncio.sleep(0.25)
-    raise process.fail(f"was not ready after {timeout_s:.0f} s")
+    raise process.fail(f"was not ready after {timeout_s:.0f} s; try a longer --timeout")
 
 
 def pool_blocks(contexts: Mapping[str, int], fraction: float, override: int | None) -> int:

@@ -78,6 +78,14 @@ def test_an_engine_stands_idle_for_no_longer_than_what_it_would_displace_costs()
     assert pool.step(Candidate("b", 50, 7.0), now=12.0) == {"b"}
 
 
+def test_only_patience_displaces_a_session_with_a_claim() -> None:
+    pool = Pool({"a": 90}, {"a": -1.0})
+    pool.step(Candidate("a", 90, 0))
+    assert pool.step(Candidate("b", 50, 0.0), now=10.0) == {"a"}
+    assert pool.step(Candidate("b", 50, LONG_ENOUGH_S - 1), now=20.0) == {"a"}
+    assert pool.step(Candidate("b", 50, LONG_ENOUGH_S), now=21.0) == {"b"}
+
+
 def test_only_what_somebody_waited_for_counts_as_idle() -> None:
     pool = Pool({"a": 90}, {"a": 1.9})
     pool.step(Candidate("a", 90, 0))

@@ -85,8 +85,8 @@ class ActiveSet:
         time_to_reuse: Callable[[str, float], float],
         recompute_s: Callable[[str], float],
     ) -> None:
-        """time_to_reuse: remaining wait of a session in seconds. recompute_s: what it costs to
-        compute its resident prefix again."""
+        """time_to_reuse: a session's remaining wait in seconds, or below 0 if only patience may
+        displace it. recompute_s: what it costs to compute its resident prefix again."""
         self.parked = 0
         """Sessions with a waiting request that may not run now."""
         self.is_pressed = False
@@ -226,10 +226,7 @@ class ActiveSet:
         for wait_s, session in away:
             if self._room.blocks >= needed:
                 break
-            if session not in self._active:
-                continue
-            recompute_s = self._recompute_s(session)
-            if wait_s >= payback * recompute_s or idle_s >= recompute_s:
+            if session in self._active and self._pays(session, wait_s, payback, idle_s):
                 self._leaves(session)
                 chosen.append(session)
         fits = self._room.blocks >= needed or len(self._active) == 1
@@ -241,6 +238,14 @@ class ActiveSet:
         for session in chosen:
             self.on_parked(session, "displaced", candidate.session)
         return fits
+
+    def _pays(self, session: str, wait_s: float, payback: float, idle_s: float) -> bool:
+        if payback == 0:
+            return True
+        if wait_s < 0:
+            return False
+        recompute_s = self._recompute_s(session)
+        return wait_s >= payback * recompute_s or idle_s >= recompute_s
 
     def _away(self, now: float, here: set[str]) -> list[tuple[float, str]]:
         """Active sessions without a request here, the one that is away longest first."""

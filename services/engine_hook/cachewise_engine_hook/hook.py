@@ -276,7 +276,7 @@ class EngineHook:
 
     def _away_s(self, key: str, now: float) -> float:
         """Remaining wait of a session as admission sees it: a claim keeps it active."""
-        return 0.0 if key in self.claims else self._wait_s(key, now)
+        return -1.0 if key in self.claims else self._wait_s(key, now)
 
     def _wait_s(self, key: str, now: float) -> float:
         """Remaining wait of a session, by its forecast unless the guard has no trust in them."""

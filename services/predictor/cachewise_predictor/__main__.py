@@ -59,11 +59,14 @@ def main() -> None:
             elif arguments.command == "trainer":
                 run_trainer(url, arguments.child)
             else:
-                print(asyncio.run(_answer(arguments, url)))
+                print(asyncio.run(_answer(arguments, url)), flush=True)
     except CacheWiseError as error:
         sys.exit(f"cachewise-predictor: {error}")
     except KeyboardInterrupt:
         sys.exit(130)
+    except BrokenPipeError:  # `explain … | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
 
 
 async def serve(config: Config, store_url: str, revive: Callable[[], None]) -> None:

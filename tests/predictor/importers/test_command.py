@@ -58,6 +58,14 @@ async def test_logs_are_imported_trained_and_explained(tmp_path: Path, store: St
     assert "action make" in text and "source: cluster, 99 intervals" in text
 
 
+def test_logs_that_teach_nothing_are_said_to_and_why(tmp_path: Path) -> None:
+    lines = [claude("user", 0, permissionMode="default"), *session_of(3)[1:]]
+    summary = import_logs(
+        "claude-code", [write_lines(tmp_path / "log.jsonl", lines)], tmp_path / "out.jsonl", QUIET
+    )
+    assert "0 for tools alone" in summary and "nothing to learn from here" in summary
+
+
 @pytest.mark.skipif(not TRACES.is_dir(), reason="no real traces beside the repository")
 def test_an_imported_trace_teaches_the_same(tmp_path: Path) -> None:
     original = TRACES / "agentv.jsonl.gz"

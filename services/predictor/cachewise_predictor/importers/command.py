@@ -122,6 +122,13 @@ def read_turns(
         show(path, path.stat().st_size)
 
 
+_NOTHING_TO_LEARN = (
+    "There is nothing to learn from here: the logs do not say that no person was asked before each "
+    "tool ran, so their times may be a person's. Logs of sessions in a mode that never asks, such "
+    "as Claude Code's bypassPermissions, or serving with the predictor give times that count."
+)
+
+
 @contextmanager
 def _replacing(out: Path) -> Iterator[TextIO]:
     """A file beside `out` that takes its place at the end, or goes away after an error."""
@@ -154,6 +161,8 @@ def _summary(report: ImportReport, files: int, out: Path) -> str:
         f"tool calls by what their times are worth: {_counts(report.qualities)}",
         f"left out: {_counts(report.skipped)}; broken: {report.broken_count:,}",
     ]
+    if not report.trusted_waits and report.qualities["stamps_may_prompt"]:
+        lines.append(_NOTHING_TO_LEARN)
     return "\n".join(lines)
 
 

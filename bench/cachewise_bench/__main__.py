@@ -213,6 +213,7 @@ def _conditions(
         "batched_tokens": BATCHED_TOKENS,
         "max_model_len": settings.max_model_len,
         "context_tokens_sum": sum(script.most_context_tokens for script in scripts),
+        "dtype": settings.dtype,
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "vllm": _vllm_version(),

@@ -11,6 +11,7 @@ from aiohttp.test_utils import TestServer
 from cachewise_bench.servers import ServerError, predictor_ready, running
 from cachewise_bench.vllm_server import (
     EngineSettings,
+    dtype_for,
     engine_command,
     engine_environ,
     engine_ready,
@@ -122,6 +123,14 @@ def test_policies_differ_by_the_three_options_of_the_hook_only() -> None:
     ours = engine_command(settings, 8000, "tcp://127.0.0.1:1", {"predictor": "127.0.0.1:2"})
     assert ours[: len(stock)] == stock
     assert ours[len(stock) :: 2] == ["--scheduler-cls", "--middleware", "--additional-config"]
+
+
+def test_float32_is_served_where_bfloat16_would_crawl() -> None:
+    assert dtype_for("flags : fpu avx avx2\n") == "float32"
+    assert dtype_for("flags : fpu avx avx2 avx512f avx512_bf16\n") == "auto"
+    assert dtype_for("Features : fp asimd bf16\n") == dtype_for("") == "auto"
+    command = engine_command(EngineSettings(Path("m"), 1, 1, dtype="float32"), 1, "", None)
+    assert command[command.index("--dtype") + 1] == "float32"
 
 
 def test_variables_that_are_set_stay() -> None:

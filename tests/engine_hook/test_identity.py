@@ -113,9 +113,10 @@ def test_any_header_and_any_name_give_a_name_that_a_header_can_carry(value, user
             assert 0 < len(session.header) <= 256
 
 
-def test_only_the_parts_of_a_body_that_can_name_a_session_are_built():
-    data = json.dumps({"messages": [{"content": "x"}], "session_id": "s", "metadata": {"a": 1}})
-    assert read_body(data.encode()) == {"session_id": "s", "metadata": {"a": 1}}
+def test_only_the_parts_of_a_body_that_name_a_session_or_hold_hints_are_built():
+    parts = {"session_id": "s", "metadata": {"a": 1}, "nvext": {"b": 2}}
+    data = json.dumps({"messages": [{"content": "x"}], **parts})
+    assert read_body(data.encode()) == parts
 
 
 @pytest.mark.parametrize(

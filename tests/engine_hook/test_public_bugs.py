@@ -327,7 +327,6 @@ def test_case_13_vllms_own_priority_lower_wins() -> None:
     assert list(step(scheduler).num_scheduled_tokens) == ["urgent"]
 
 
-@pytest.mark.xfail(strict=True, reason="the middleware does not read Dynamo's hints yet")
 @pytest.mark.parametrize(("dynamos", "vllms"), [(5, b"-5"), (-2, b"2")])
 async def test_case_13_dynamos_priority_higher_wins_is_converted(
     dynamos: int, vllms: bytes
@@ -341,3 +340,26 @@ async def test_case_13_dynamos_priority_higher_wins_is_converted(
     body = b'{"session_id": "s", "nvext": {"agent_hints": {"priority": %d}}}' % dynamos
     await exchange(wrapped, http_scope(CHAT), in_messages("http.request", [body]))
     assert dict(app.scope["headers"]).get(b"x-vllm-priority") == vllms
+
+
+@pytest.mark.parametrize(
+    ("nvext", "headers", "vllms"),
+    [
+        (b'{"agent_hints": {"priority": 5}}', [(b"X-Vllm-Priority", b"7")], b"7"),
+        (b'{"agent_hints": {"priority": true}}', [], None),
+        (b'{"agent_hints": {"priority": 1e3}}', [], None),
+        (b'{"agent_hints": {"priority": 99999999999999999999}}', [], None),
+        (b'{"agent_hints": [5]}', [], None),
+        (b'"priority"', [], None),
+    ],
+)
+async def test_case_13_a_header_stays_and_what_is_no_priority_is_ignored(
+    nvext: bytes, headers: list[tuple[bytes, bytes]], vllms: bytes | None
+) -> None:
+    app = ScriptedApp([])
+    wrapped, _ = wrap(app)
+    scope = http_scope(CHAT)
+    scope["headers"] = [*scope["headers"], *headers]
+    await exchange(wrapped, scope, in_messages("http.request", [b'{"nvext": %s}' % nvext]))
+    sent = {key.lower(): value for key, value in app.scope["headers"]}
+    assert sent.get(b"x-vllm-priority") == vllms

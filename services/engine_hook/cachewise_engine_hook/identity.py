@@ -71,12 +71,13 @@ def resolve_session(
 
 
 def read_body(data: bytes) -> Body:
-    """The parts of a JSON request body that can name a session; the rest is checked but not built.
+    """The parts of a JSON request body that name a session or hold hints; the rest is checked but
+    not built.
 
     Raises ValueError or RecursionError if the body is no JSON object.
     """
     fields = _BODY_DECODER.decode(data)
-    return {"session_id": fields.session_id, "metadata": fields.metadata}
+    return {"session_id": fields.session_id, "metadata": fields.metadata, "nvext": fields.nvext}
 
 
 def hash_session(name: str, key: str) -> str:
@@ -89,6 +90,7 @@ def hash_session(name: str, key: str) -> str:
 class _BodyFields(msgspec.Struct):
     session_id: object = None
     metadata: object = None
+    nvext: object = None
 
 
 _BODY_DECODER = msgspec.json.Decoder(_BodyFields)

@@ -5,8 +5,9 @@ vLLM puts it around its API server with
 
 1. Its body is taken from the server, up to MAX_BODY_BYTES, to see which session it names.
 2. The application gets the same messages, with the session's name in X-Session-ID, from which vLLM
-   makes the request's session_id. When it takes the last of them, the turn starts. (A request that
-   vLLM's check of API keys refuses is no turn: its body is never taken.)
+   makes the request's session_id, and with another router's hints in vLLM's words (hints.py). When
+   it takes the last of them, the turn starts. (A request that vLLM's check of API keys refuses is
+   no turn: its body is never taken.)
 3. Each message of the response goes to the client at once and unchanged, then to turn.py.
 4. The turn ends when the response says so or is over, the client leaves, or the application fails.
 
@@ -26,6 +27,7 @@ from typing import ParamSpec, TypeVar
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cachewise_engine_hook.config import Config, ConfigError
+from cachewise_engine_hook.hints import PRIORITY_HEADER, vllm_priority
 from cachewise_engine_hook.identity import (
     SESSION_HEADER,
     Session,
@@ -135,10 +137,11 @@ class SessionMiddleware:
     ) -> tuple[Scope, Turn | None]:
         """The scope for the application, and the turn unless the request names no session."""
         config = self._set_up(scope)
+        fields = self._fields(body)
         session = resolve_session(
-            scope["headers"], self._fields(body), vllm_reads_body=_path(scope) == CHAT_PATH
+            scope["headers"], fields, vllm_reads_body=_path(scope) == CHAT_PATH
         )
-        inner_scope = _with_session(scope, session)
+        inner_scope = _with_priority(_with_session(scope, session), vllm_priority(fields))
         if session is None:
             self._metrics.anonymous_requests.inc()
             return inner_scope, None
@@ -219,3 +222,11 @@ def _with_session(scope: Scope, session: Session | None) -> Scope:
     if session and session.header is not None:
         headers.append((name, session.header))
     return {**scope, "headers": headers}
+
+
+def _with_priority(scope: Scope, priority: int | None) -> Scope:
+    """The scope with vLLM's priority, unless the request says none or has one in a header."""
+    headers = scope["headers"]
+    if priority is None or any(key.lower() == PRIORITY_HEADER for key, _ in headers):
+        return scope
+    return {**scope, "headers": [*headers, (PRIORITY_HEADER, str(priority).encode())]}

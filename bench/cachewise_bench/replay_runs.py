@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,8 +41,14 @@ class Plan:
         return sum(len(session.turns) for session in with_subagents(self.sessions)[0])
 
 
-def replay_all(plans: Sequence[Plan], processes: int, console: Console) -> list[dict[str, Any]]:
-    """The rows in the order of the plans; a progress bar for each."""
+def replay_all(
+    plans: Sequence[Plan],
+    processes: int,
+    console: Console,
+    on_row: Callable[[int, dict[str, Any]], None] = lambda index, row: None,
+) -> list[dict[str, Any]]:
+    """The rows in the order of the plans; a progress bar for each. on_row: called with each row
+    when it is there, and its plan's index."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # in the processes; bars are drawn here
     columns = (
         TextColumn("{task.description:<36}"),
@@ -67,7 +73,9 @@ def replay_all(plans: Sequence[Plan], processes: int, console: Console) -> list[
                 progress.start_task(bars[i])
                 progress.update(bars[i], completed=turns)
             for future in [f for f in futures if f.done()]:
-                rows[futures.pop(future)] = future.result()
+                i = futures.pop(future)
+                rows[i] = future.result()
+                on_row(i, rows[i])
             time.sleep(0.2)
     return [rows[i] for i in range(len(plans))]
 

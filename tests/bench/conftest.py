@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 from cachewise_bench.replay_runs import Plan, replay_one
 from cachewise_bench.script import Tokenizer
 from cachewise_bench.tiny_model import ensure_model
+from rich.console import Console
 
 
 @pytest.fixture(scope="session")
@@ -27,9 +28,18 @@ def replays_in_this_process(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """Commands replay without starting processes; the plans that they made."""
     made: list[Plan] = []
 
-    def replay_all(plans: Sequence[Plan], *_: object) -> list[dict[str, Any]]:
-        made.extend(plans)
-        return [replay_one(plan, i, {}) for i, plan in enumerate(plans)]
+    def replay_all(
+        plans: Sequence[Plan],
+        processes: int,
+        console: Console,
+        on_row: Callable[[int, dict[str, Any]], None] = lambda index, row: None,
+    ) -> list[dict[str, Any]]:
+        rows = []
+        for i, plan in enumerate(plans):
+            made.append(plan)
+            rows.append(replay_one(plan, i, {}))
+            on_row(i, rows[i])
+        return rows
 
     for command in ("advise.command", "benchmarks.command"):
         monkeypatch.setattr(f"cachewise_bench.{command}.replay_all", replay_all)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from cachewise_bench.workload import Session, WorkloadError, choose_sessions, wi
 EPILOG = """examples:
   cachewise-bench benchmarks --traces traces/
       all policies with 20 and 40 sessions, some with 5 to 40; an hour of one core
+  cachewise-bench benchmarks --traces traces/ --resume
+      goes on where the last run was stopped, with what it has left in docs/benchmarks.json
   cachewise-bench benchmarks --figures docs/benchmarks.json
       writes the page again from the figures of the last run
 """
@@ -103,6 +106,14 @@ def add_parser(commands: Any) -> None:
                 "help": "processes, of about 1 GB each [%(default)s]",
             },
         ),
+        (
+            "--resume",
+            {
+                "action": "store_true",
+                "help": "take what OUT's JSON file has, replay the rest; for the same traces, and "
+                "unless the code has changed",
+            },
+        ),
         ("--figures", {"type": Path, "metavar": "FILE", "help": "replay nothing, take these"}),
     ):
         parser.add_argument(name, **options)
@@ -117,7 +128,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         result = json.loads(arguments.figures.read_text())
     else:
         result = _measure(arguments, console)
-        out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
     with_tier = [row for row in result["rows"] if "offload_gib" in row]
     without = [row for row in result["rows"] if "offload_gib" not in row]
     figures = Figures.of(without, result["conditions"]["table_sessions"])
@@ -147,12 +157,48 @@ def _measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         for policy in arguments.policy or OFFLOAD_POLICIES
         if policy in OFFLOAD_POLICIES
     ]
-    rows = replay_all(plans, arguments.jobs, console)
-    kinds = _kinds()
-    return {
+    file: Path = arguments.out.with_suffix(".json")
+    result: dict[str, Any] = {
         "conditions": conditions(arguments, hardware, training, plans),
-        "rows": [row | {"kind": kinds[row["policy"]]} for row in rows],
+        "rows": _rows_so_far(file, plans) if arguments.resume else [],
     }
+    known = {_row_key(row) for row in result["rows"]}
+    order = {_plan_key(plan): i for i, plan in enumerate(plans)}
+    kinds = _kinds()
+
+    def keep(index: int, row: dict[str, Any]) -> None:
+        """An hour's work is not lost with its last minute: the file has all that is there."""
+        result["rows"].append(row | {"kind": kinds[row["policy"]]})
+        result["rows"].sort(key=lambda row: order[_row_key(row)])
+        part = file.with_suffix(".json.part")
+        part.write_text(json.dumps(result, indent=1) + "\n")
+        part.replace(file)
+
+    replay_all([p for p in plans if _plan_key(p) not in known], arguments.jobs, console, keep)
+    return result
+
+
+_Key = tuple[str, int, int, float]
+
+
+def _plan_key(plan: Plan) -> _Key:
+    return (plan.policy, len(plan.sessions), plan.seed, plan.offload_gib)
+
+
+def _row_key(row: Mapping[str, Any]) -> _Key:
+    return (row["policy"], row["sessions"], row["seed"], row.get("offload_gib", 0.0))
+
+
+def _rows_so_far(file: Path, plans: Sequence[Plan]) -> list[dict[str, Any]]:
+    """Those of these plans that the file has. Raises WorkloadError if it is no such file."""
+    wanted = {_plan_key(plan) for plan in plans}
+    try:
+        rows = json.loads(file.read_text())["rows"]
+        return [row for row in rows if _row_key(row) in wanted]
+    except FileNotFoundError:
+        return []
+    except (ValueError, KeyError, TypeError) as error:
+        raise WorkloadError(f"{file}: not the figures of a run ({error!r})") from None
 
 
 def _sessions(

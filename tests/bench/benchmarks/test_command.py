@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,24 @@ def test_the_page_can_be_written_again_from_its_figures(
     assert main(["benchmarks", "--figures", str(figures), "--out", str(out)]) == 0
     assert out.read_text() == text
     assert len(replays_in_this_process) == replayed
+
+
+def test_a_run_that_was_stopped_can_go_on(
+    tmp_path: Path, replays_in_this_process: list[Plan]
+) -> None:
+    text = run(tmp_path).read_text()
+    file = tmp_path / "benchmarks.json"
+    whole = json.loads(file.read_text())
+    file.write_text(json.dumps(whole | {"rows": whole["rows"][:4]}))
+    replays_in_this_process.clear()
+    assert _without_timings(run(tmp_path, "--resume").read_text()) == _without_timings(text)
+    assert len(replays_in_this_process) == len(whole["rows"]) - 4
+    assert len(json.loads(file.read_text())["rows"]) == len(whole["rows"])
+
+
+def _without_timings(page: str) -> list[str]:
+    """The only figures that another run changes are the processor's."""
+    return [re.sub(r"\|[^|]*\|$", "", line) for line in page.splitlines() if "CPU" not in line]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from cachewise_bench import step_cost
 from cachewise_bench.__main__ import main
 from cachewise_bench.steady_load import RUNNING, Size, SteadyLoad
+from cachewise_engine_hook.readings import Readings
 from cachewise_engine_hook.scheduler import CacheWiseScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -40,7 +41,7 @@ def test_ours_decides_under_this_load_with_all_it_has() -> None:
     for _ in range(300):
         load.step(plain)
     hook = load.scheduler._hook
-    assert hook.evicted()["forecast"] > 0 and hook.sessions.with_forecast > 0
+    assert Readings(hook).evicted()["forecast"] > 0 and hook.sessions.with_forecast > 0
     assert hook.active.displaced + hook.active.left > 0
 
 

@@ -18,6 +18,7 @@ from cachewise_engine_hook.forecasts import ForecastLink
 from cachewise_engine_hook.identity import hash_session
 from cachewise_engine_hook.middleware_metrics import MiddlewareMetrics
 from cachewise_engine_hook.policy import Forecast
+from cachewise_engine_hook.readings import Readings
 from cachewise_engine_hook.reporter import GrpcReporter, TurnStarted
 from cachewise_engine_hook.scheduler import CacheWiseScheduler
 from cachewise_engine_hook.sessions import ForecastUpdate, SessionTable
@@ -87,7 +88,7 @@ def test_a_scheduler_remembers_no_more_after_twice_as_many_ids(
         tracemalloc.stop()
     a_hash = 81  # bytes; whoever keeps an id keeps at least that
     assert (sizes[2] - sizes[1]) / 700 < a_hash / 2, sizes
-    assert len(scheduler._hook.sessions) == 100 and scheduler._hook._session_of == {}
+    assert len(scheduler._hook.sessions) == 100 and len(scheduler._hook.requests) == 0
 
 
 def flood(scheduler: Any, start: int, count: int) -> None:
@@ -166,4 +167,4 @@ def test_in_the_engine_too() -> None:
     scheduler, huge = make_scheduler(CacheWiseScheduler), "x" * 1_000_000
     scheduler.add_request(make_request("r", [1] * 40, session=huge))
     run(scheduler)
-    assert [s.key for s in scheduler._hook.session_list()] == [hash_session(huge, "")]
+    assert [s.key for s in Readings(scheduler._hook).session_list()] == [hash_session(huge, "")]

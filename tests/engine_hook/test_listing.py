@@ -16,6 +16,7 @@ from cachewise_engine_hook.decisions import DecisionTrace
 from cachewise_engine_hook.identity import hash_session
 from cachewise_engine_hook.listing import Listing, claims_listing, decisions_listing, serve
 from cachewise_engine_hook.metrics import EngineCollector
+from cachewise_engine_hook.readings import Readings
 
 from tests.engine_hook.test_metrics import make_hook
 
@@ -28,7 +29,7 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 def opened(listings: Mapping[str, Listing] | None = None, host: str = "127.0.0.1") -> str:
     port = free_port(host)
-    serve(host, port, "key", EngineCollector(make_hook()), listings or {})
+    serve(host, port, "key", EngineCollector(Readings(make_hook())), listings or {})
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
@@ -53,13 +54,13 @@ def test_a_port_in_use_is_reported_and_does_not_stop_the_engine(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with caplog.at_level(logging.ERROR, "vllm.cachewise.listing"):
-            serve("127.0.0.1", port, "", EngineCollector(make_hook()), {})
+            serve("127.0.0.1", port, "", EngineCollector(Readings(make_hook())), {})
     assert f"metrics_port {port} of 127.0.0.1 cannot be opened" in caplog.text
 
 
 def test_a_host_that_is_none_is_reported_too(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, "vllm.cachewise.listing"):
-        serve("no.such.host.invalid", 1, "", EngineCollector(make_hook()), {})
+        serve("no.such.host.invalid", 1, "", EngineCollector(Readings(make_hook())), {})
     assert "no.such.host.invalid cannot be opened" in caplog.text
 
 

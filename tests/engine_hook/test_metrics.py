@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from cachewise_engine_hook.claims import Ended
 from cachewise_engine_hook.config import Config
+from cachewise_engine_hook.counts import Histogram
 from cachewise_engine_hook.forecasts import ForecastLink
 from cachewise_engine_hook.free_queue import PredictiveFreeQueue
 from cachewise_engine_hook.hook import EngineHook
-from cachewise_engine_hook.metrics import EngineCollector, Histogram
+from cachewise_engine_hook.metrics import EngineCollector
+from cachewise_engine_hook.readings import Readings
 from cachewise_engine_hook.sessions import SessionTable
 from cachewise_engine_hook.waiting_queue import PrefixAwareQueue
 from prometheus_client import CollectorRegistry
@@ -21,7 +23,7 @@ def make_hook() -> EngineHook:
 def test_the_collector_reads_the_hooks_state_when_asked() -> None:
     hook = make_hook()
     registry = CollectorRegistry()
-    registry.register(EngineCollector(hook))
+    registry.register(EngineCollector(Readings(hook)))
     hook.counts.hit_tokens = 12
     hook.counts.forecasts_dropped["stale"] += 3
     hook.counts.queue_s.observe(0.5)
@@ -49,7 +51,7 @@ def test_messages_of_the_predictor_that_are_no_forecast_are_exported() -> None:
     hook.link = ForecastLink("127.0.0.1:1", "r", "t")
     hook.link.malformed = 3
     registry = CollectorRegistry()
-    registry.register(EngineCollector(hook))
+    registry.register(EngineCollector(Readings(hook)))
     assert registry.get_sample_value("cachewise_forecasts_malformed_total") == 3
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from cachewise_engine_hook.config import MODES, ConfigError
+from cachewise_engine_hook.readings import Readings
 from cachewise_engine_hook.scheduler import CacheWiseScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -36,17 +37,17 @@ def test_observe_schedules_and_evicts_as_stock_does_and_says_what_would_differ(s
     observing = make_scheduler(CacheWiseScheduler, num_blocks=60, settings={"mode": "observe"})
     stock = make_scheduler(Scheduler, num_blocks=60)
     assert crowd(observing, seed, forecasts=True) == crowd(stock, seed, forecasts=False)
-    hook = observing._hook
-    assert hook.evicted()["forecast"] == 0 < hook.evicted()["stock"]
-    assert set(hook.observed_differences()) == {"held_back", "reordered", "evicted_from_active"}
-    assert sum(hook.observed_differences().values()) > 0
+    readings = Readings(observing._hook)
+    assert readings.evicted()["forecast"] == 0 < readings.evicted()["stock"]
+    assert set(readings.observed_differences()) == {"held_back", "reordered", "evicted_from_active"}
+    assert sum(readings.observed_differences().values()) > 0
 
 
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "observe"])
 def test_the_other_modes_observe_nothing(mode: str) -> None:
     scheduler = make_scheduler(CacheWiseScheduler, num_blocks=60, settings={"mode": mode})
     crowd(scheduler, 0, forecasts=True)
-    assert set(scheduler._hook.observed_differences().values()) == {0}
+    assert set(Readings(scheduler._hook).observed_differences().values()) == {0}
 
 
 def test_order_lets_the_resident_prefix_go_first_and_leaves_eviction_to_stock() -> None:
@@ -63,7 +64,7 @@ def test_order_lets_the_resident_prefix_go_first_and_leaves_eviction_to_stock() 
     assert list(step(scheduler).num_scheduled_tokens) == ["again"]
     run(scheduler)
     assert scheduler._hook.active.parked == 0
-    assert scheduler._hook.evicted()["forecast"] == 0
+    assert Readings(scheduler._hook).evicted()["forecast"] == 0
     assert resident(scheduler, warm) <= 20
 
 

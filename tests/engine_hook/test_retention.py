@@ -13,6 +13,7 @@ from cachewise_engine_hook.admission import PATIENCE_S, SLACK
 from cachewise_engine_hook.claims import Asked, Ended
 from cachewise_engine_hook.identity import hash_session
 from cachewise_engine_hook.policy import Forecast
+from cachewise_engine_hook.readings import Readings
 from cachewise_engine_hook.scheduler import CacheWiseAsyncScheduler, CacheWiseScheduler
 from cachewise_engine_hook.sessions import ForecastUpdate
 from vllm.v1.request import RequestStatus
@@ -113,7 +114,7 @@ def test_a_claimed_session_outlasts_pressure_that_would_evict_it(forecasts, reta
     assert outcomes(scheduler, "a") == (
         [] if retain_s is None else ["deferred", "accepted", "kept"]
     )
-    assert scheduler._hook.blocks()["protected"] == 0
+    assert Readings(scheduler._hook).blocks()["protected"] == 0
 
 
 @pytest.mark.parametrize("scheduler_class", [Clocked, ClockedAsync])
@@ -121,10 +122,10 @@ def test_a_claimed_session_outlasts_pressure_that_would_evict_it(forecasts, reta
 def test_a_claim_holds_for_every_kind_of_model_and_both_bases(scheduler_class, layout) -> None:
     scheduler = make_scheduler(scheduler_class, num_blocks=70, settings={}, **layout)
     turn(scheduler, "a1", prompt(1, 15), "a", 600.0)
-    held = scheduler._hook.blocks()["protected"]
+    held = Readings(scheduler._hook).blocks()["protected"]
     for i in range(6):
         turn(scheduler, f"b{i}", prompt(2 + i, 15), f"b{i}")
-    assert 0 < held == scheduler._hook.blocks()["protected"]
+    assert 0 < held == Readings(scheduler._hook).blocks()["protected"]
     known = scheduler._hook.counts.hit_tokens
     turn(scheduler, "a2", prompt(1, 16), "a")
     assert scheduler._hook.counts.hit_tokens - known >= 14 * 16
@@ -211,7 +212,7 @@ def test_by_the_setting_every_turn_that_ends_claims() -> None:
 def test_a_wish_that_is_no_number_is_counted_and_ignored(value: object) -> None:
     scheduler = make()
     turn(scheduler, "a1", prompt(1, 20), "a", value)
-    assert scheduler._hook.claims_asked()["malformed"] == 1
+    assert Readings(scheduler._hook).claims_asked()["malformed"] == 1
     assert outcomes(scheduler, "a") == []
 
 
@@ -239,7 +240,7 @@ def test_a_session_that_has_ended_holds_nothing() -> None:
     turn(scheduler, "a1", prompt(1, 20), "a", 60.0)
     forecast(scheduler, "a", None, ended=True)
     assert outcomes(scheduler, "a")[-1] == "released"
-    assert scheduler._hook.blocks()["protected"] == 0
+    assert Readings(scheduler._hook).blocks()["protected"] == 0
 
 
 def test_a_session_that_is_forgotten_holds_nothing() -> None:

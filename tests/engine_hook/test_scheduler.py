@@ -12,6 +12,7 @@ from cachewise_engine_hook.check import UnsupportedVllm
 from cachewise_engine_hook.config import ConfigError
 from cachewise_engine_hook.identity import hash_session
 from cachewise_engine_hook.policy import Forecast
+from cachewise_engine_hook.readings import Readings
 from cachewise_engine_hook.scheduler import CacheWiseAsyncScheduler, CacheWiseScheduler
 from cachewise_engine_hook.sessions import ForecastUpdate
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
@@ -62,7 +63,7 @@ def test_the_session_with_the_longest_forecast_loses_its_tail() -> None:
     assert resident(scheduler, soon) == 20
     assert resident(scheduler, late) == 14
     assert scheduler.kv_cache_manager.block_pool.get_cached_block(late.block_hashes[0], [0])
-    assert scheduler._hook.evicted()["stock"] == 0
+    assert Readings(scheduler._hook).evicted()["stock"] == 0
 
 
 def test_a_compacted_history_goes_first_and_one_side_request_supersedes_nothing() -> None:
@@ -89,7 +90,7 @@ def test_without_a_forecast_the_least_recently_used_goes() -> None:
     second = turn(scheduler, "second", [2] * 320)
     turn(scheduler, "third", [3] * 240)
     assert (resident(scheduler, first), resident(scheduler, second)) == (14, 20)
-    assert scheduler._hook.evicted() == {"forecast": 0, "stock": 6}
+    assert Readings(scheduler._hook).evicted() == {"forecast": 0, "stock": 6}
 
 
 def test_the_request_with_the_resident_prefix_goes_first() -> None:
@@ -99,7 +100,7 @@ def test_the_request_with_the_resident_prefix_goes_first() -> None:
     scheduler.add_request(cold)
     scheduler.add_request(warm)
     assert list(step(scheduler).num_scheduled_tokens) == ["a2"]
-    assert scheduler._hook.overtakes() == 1
+    assert Readings(scheduler._hook).overtakes() == 1
 
 
 def test_looking_up_the_order_does_not_count_as_a_hit() -> None:
@@ -141,8 +142,8 @@ def test_random_sessions_end_with_every_block_free_under_preemption_and_aborts(s
         assert all(b.ref_cnt == 0 for b in free)
     run(scheduler)
     assert scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == 29
-    assert all(not s.active_requests for s in scheduler._hook.session_list())
-    assert scheduler._hook._session_of == {}
+    assert all(not s.active_requests for s in Readings(scheduler._hook).session_list())
+    assert len(scheduler._hook.requests) == 0
     assert scheduler.reset_prefix_cache()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from cachewise_engine_hook.admission import ActiveSet, Candidate
+from cachewise_engine_hook.readings import Readings
 from cachewise_engine_hook.room import Room
 from cachewise_engine_hook.scheduler import CacheWiseScheduler
 from cachewise_engine_hook.standing import (
@@ -218,7 +219,6 @@ def test_one_class_and_one_tenant_decide_as_none_at_all(
             return request
 
         monkeypatch.setattr(test_modes, "make_request", named)
-        plans.append(
-            (test_modes.crowd(scheduler, seed, forecasts=True), scheduler._hook.parkings())
-        )
+        plan = test_modes.crowd(scheduler, seed, forecasts=True)
+        plans.append((plan, Readings(scheduler._hook).parkings()))
     assert plans[0] == plans[1]

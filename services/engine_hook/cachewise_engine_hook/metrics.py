@@ -1,89 +1,34 @@
 """The scheduler's own metrics, read from its state when Prometheus asks.
 
-The step path only adds to plain numbers; no lock is taken there. listing.py serves them.
+The step path only adds to plain numbers (counts.py); readings.py takes them without a lock.
+listing.py serves the page.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterator
-from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from cachewise_engine_hook.sessions import Session
+from cachewise_engine_hook.readings import Readings
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
-
-_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
-
-
-class Histogram:
-    """Counts in buckets of seconds, without the lock of prometheus_client's own."""
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(_SECONDS) + 1)
-        self.sum = 0.0
-
-    def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(_SECONDS, seconds)] += 1
-        self.sum += seconds
-
-    def family(self, name: str, help_text: str) -> HistogramMetricFamily:
-        bounds, total, buckets = (*map(str, _SECONDS), "+Inf"), 0, []
-        for bound, count in zip(bounds, list(self.counts), strict=True):
-            total += count
-            buckets.append((bound, float(total)))
-        return HistogramMetricFamily(name, help_text, buckets=buckets, sum_value=self.sum)
-
-
-class Counts:
-    """What the scheduler counts; written by its thread only."""
-
-    def __init__(self) -> None:
-        self.requests = self.prompt_tokens = self.hit_tokens = self.recomputed_tokens = 0
-        self.queue_s, self.forecast_delay_s = Histogram(), Histogram()
-        self.forecasts_dropped: Counter[str] = Counter()
-
-
-class Observed(Protocol):
-    """The scheduler's state as the collector reads it, from another thread."""
-
-    counts: Counts
-
-    def evicted(self) -> dict[str, int]: ...
-    def overtakes(self) -> int: ...
-    def waiting(self) -> tuple[int, float]: ...
-    def blocks(self) -> dict[str, int]: ...
-    def session_list(self) -> list[Session]: ...
-    def waiting_sessions(self) -> set[str]: ...
-    def forecasts_received(self) -> dict[str, int]: ...
-    def forecasts_malformed(self) -> int: ...
-    def claims_asked(self) -> dict[str, int]: ...
-    def claims_ended(self) -> dict[str, int]: ...
-    def claims_live(self) -> int: ...
-    def predictor_connected(self) -> bool: ...
-    def observed_differences(self) -> dict[str, int]: ...
-    def parkings(self) -> dict[str, int]: ...
-    def parked(self) -> int: ...
-    def guard_state(self) -> tuple[int, bool]: ...
 
 
 class EngineCollector(Collector):
     """Everything that the scheduler exports."""
 
-    def __init__(self, observed: Observed) -> None:
-        self._observed = observed
+    def __init__(self, readings: Readings) -> None:
+        self._readings = readings
 
     def collect(self) -> Iterator[Family]:
-        counts, observed = self._observed.counts, self._observed
+        counts, readings = self._readings.counts, self._readings
         yield _labelled(
             "cachewise_evicted_blocks",
             "Cached blocks handed out for new content, by the order that chose them",
             "order",
-            observed.evicted(),
+            readings.evicted(),
         )
         for name, text, value in (
             ("requests_scheduled", "Requests admitted to the batch", counts.requests),
@@ -94,16 +39,16 @@ class EngineCollector(Collector):
                 "Prompt tokens computed again that the session had computed before",
                 counts.recomputed_tokens,
             ),
-            ("overtakes", "Times that a waiting request was overtaken", observed.overtakes()),
+            ("overtakes", "Times that a waiting request was overtaken", readings.overtakes()),
             (
                 "guard_switches",
                 "Times that forecasts lost their say to LRU",
-                observed.guard_state()[0],
+                readings.guard_state()[0],
             ),
             (
                 "forecasts_malformed",
                 "Messages of the predictor that are no forecast",
-                observed.forecasts_malformed(),
+                readings.forecasts_malformed(),
             ),
         ):
             yield CounterMetricFamily(f"cachewise_{name}", text, value=value)
@@ -111,7 +56,7 @@ class EngineCollector(Collector):
             "cachewise_forecasts_received",
             "Forecasts that reached the engine",
             "source",
-            observed.forecasts_received(),
+            readings.forecasts_received(),
         )
         yield _labelled(
             "cachewise_forecasts_dropped",
@@ -123,25 +68,25 @@ class EngineCollector(Collector):
             "cachewise_claims_asked",
             "Retention claims asked for, by what the session was told",
             "outcome",
-            observed.claims_asked(),
+            readings.claims_asked(),
         )
         yield _labelled(
             "cachewise_claims_ended",
             "Retention claims that ended, by how",
             "outcome",
-            observed.claims_ended(),
+            readings.claims_ended(),
         )
         yield _labelled(
             "cachewise_sessions_parked",
             "Sessions taken out of the active set, for another's sake or since it had outgrown",
             "reason",
-            observed.parkings(),
+            readings.parkings(),
         )
         yield _labelled(
             "cachewise_observed",
             "In mode observe: what mode full would have done otherwise",
             "difference",
-            observed.observed_differences(),
+            readings.observed_differences(),
         )
         yield counts.queue_s.family("cachewise_queue_seconds", "Time in the waiting queue")
         yield counts.forecast_delay_s.family(
@@ -150,9 +95,9 @@ class EngineCollector(Collector):
         yield from self._gauges()
 
     def _gauges(self) -> Iterator[GaugeMetricFamily]:
-        observed = self._observed
-        requests, age_s = observed.waiting()
-        sessions, queued = observed.session_list(), observed.waiting_sessions()
+        readings = self._readings
+        requests, age_s = readings.waiting()
+        sessions, queued = readings.session_list(), readings.waiting_sessions()
         active = sum(s.active_requests > 0 for s in sessions)
         waiting = sum(s.key in queued for s in sessions)
         for name, text, value in (
@@ -163,13 +108,13 @@ class EngineCollector(Collector):
                 "Idle sessions that have a forecast",
                 sum(s.forecast is not None for s in sessions),
             ),
-            ("parked_sessions", "Sessions with a request that waits for room", observed.parked()),
-            ("guard_follows_lru", "1 while forecasts have no say", observed.guard_state()[1]),
-            ("claims", "Retention claims that hold now", observed.claims_live()),
+            ("parked_sessions", "Sessions with a request that waits for room", readings.parked()),
+            ("guard_follows_lru", "1 while forecasts have no say", readings.guard_state()[1]),
+            ("claims", "Retention claims that hold now", readings.claims_live()),
             (
                 "predictor_connected",
                 "1 while the forecast stream is open",
-                observed.predictor_connected(),
+                readings.predictor_connected(),
             ),
         ):
             yield GaugeMetricFamily(f"cachewise_{name}", text, value=value)
@@ -179,7 +124,7 @@ class EngineCollector(Collector):
             "idle": len(sessions) - active,
         }
         yield _labelled_gauge("cachewise_sessions", "Sessions in memory", by_state)
-        yield _labelled_gauge("cachewise_blocks", "KV blocks of the pool", observed.blocks())
+        yield _labelled_gauge("cachewise_blocks", "KV blocks of the pool", readings.blocks())
 
 
 def _labelled(name: str, text: str, label: str, values: dict[str, int]) -> CounterMetricFamily:

@@ -30,6 +30,7 @@ from cachewise_engine_hook.free_queue import PredictiveFreeQueue
 from cachewise_engine_hook.hook import EngineHook, Request
 from cachewise_engine_hook.listing import claims_listing, decisions_listing, serve
 from cachewise_engine_hook.metrics import EngineCollector
+from cachewise_engine_hook.readings import Readings
 from cachewise_engine_hook.sessions import SessionTable
 from cachewise_engine_hook.waiting_queue import PrefixAwareQueue
 
@@ -147,7 +148,7 @@ class CacheWiseScheduler(Scheduler):
         hook = EngineHook(
             config, sessions, free_queue, waiting, link, pool.num_gpu_blocks, block_tokens
         )
-        free_queue.reuse = hook
+        free_queue.reuse = hook.reuse
         pool.free_block_queue, self.waiting = hook.claims.queue, waiting
         if link is not None:
             link.start()
@@ -161,7 +162,7 @@ class CacheWiseScheduler(Scheduler):
             "/claims": claims_listing(hook.claims, self.clock),
             "/decisions": decisions_listing(hook.trace, self.clock),
         }
-        serve(config.metrics_host, port, config.id_key, EngineCollector(hook), listings)
+        serve(config.metrics_host, port, config.id_key, EngineCollector(Readings(hook)), listings)
 
     def _blocks_in_use(self, request: Any) -> list[Any]:
         """The request's blocks in the order of its prompt, those of all KV cache groups together.

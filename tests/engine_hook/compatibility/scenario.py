@@ -149,8 +149,8 @@ def assert_all_is_given_back(played: Played) -> None:
     pool = played.pool
     assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1
     if (hook := getattr(played.scheduler, "_hook", None)) is not None:
-        assert hook._session_of == {}
-        assert all(not session.active_requests for session in hook.session_list())
+        assert not len(hook.requests)
+        assert all(not session.active_requests for session in hook.sessions.snapshot())
         assert len(played.scheduler.waiting) == 0
 
 

@@ -24,17 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x63\x61\x63hewise_proto/predictor.proto\x12\x0c\x63\x61\x63hewise.v1\"7\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\"\r\n\x0bTurnStarted\"_\n\tTurnEnded\x12*\n\ntool_calls\x18\x01 \x03(\x0b\x32\x16.cachewise.v1.ToolCall\x12&\n\x07outcome\x18\x02 \x01(\x0e\x32\x15.cachewise.v1.Outcome\"\x0e\n\x0cSessionEnded\"\xfb\x01\n\x05\x45vent\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\x0c\n\x04turn\x18\x03 \x01(\t\x12\x0f\n\x07replica\x18\x04 \x01(\t\x12\x13\n\x0b\x61ge_seconds\x18\x05 \x01(\x01\x12\x31\n\x0cturn_started\x18\x06 \x01(\x0b\x32\x19.cachewise.v1.TurnStartedH\x00\x12-\n\nturn_ended\x18\x07 \x01(\x0b\x32\x17.cachewise.v1.TurnEndedH\x00\x12\x33\n\rsession_ended\x18\x08 \x01(\x0b\x32\x1a.cachewise.v1.SessionEndedH\x00\x42\x06\n\x04kind\":\n\x13ReportEventsRequest\x12#\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x13.cachewise.v1.Event\":\n\x14ReportEventsResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\r\x12\x10\n\x08rejected\x18\x02 \x01(\r\"5\n\x08Quantile\x12\x13\n\x0bprobability\x18\x01 \x01(\x01\x12\x14\n\x0cwait_seconds\x18\x02 \x01(\x01\"\xc4\x01\n\x08\x46orecast\x12\x17\n\x0f\x65lapsed_seconds\x18\x01 \x03(\x01\x12\x19\n\x11remaining_seconds\x18\x02 \x03(\x01\x12)\n\tquantiles\x18\x03 \x03(\x0b\x32\x16.cachewise.v1.Quantile\x12,\n\x06source\x18\x04 \x01(\x0e\x32\x1c.cachewise.v1.ForecastSource\x12\x14\n\x0csample_count\x18\x05 \x01(\x04\x12\x15\n\rmodel_version\x18\x06 \x01(\t\"\x9a\x01\n\x0fSessionForecast\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\x0c\n\x04turn\x18\x03 \x01(\t\x12\x17\n\x0f\x65lapsed_seconds\x18\x04 \x01(\x01\x12(\n\x08\x66orecast\x18\x05 \x01(\x0b\x32\x16.cachewise.v1.Forecast\x12\x15\n\rsession_ended\x18\x06 \x01(\x08\"-\n\nReuseQuery\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\"A\n\x14\x46orecastReuseRequest\x12)\n\x07queries\x18\x01 \x03(\x0b\x32\x18.cachewise.v1.ReuseQuery\"I\n\x15\x46orecastReuseResponse\x12\x30\n\tforecasts\x18\x01 \x03(\x0b\x32\x1d.cachewise.v1.SessionForecast\"\x8e\x01\n\x15WatchForecastsRequest\x12\x0f\n\x07replica\x18\x01 \x01(\t\x12\x30\n\x0esessions_added\x18\x02 \x03(\x0b\x32\x18.cachewise.v1.ReuseQuery\x12\x32\n\x10sessions_removed\x18\x03 \x03(\x0b\x32\x18.cachewise.v1.ReuseQuery\"J\n\x16WatchForecastsResponse\x12\x30\n\tforecasts\x18\x01 \x03(\x0b\x32\x1d.cachewise.v1.SessionForecast*p\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x10\n\x0cOUTCOME_TOOL\x10\x01\x12\x11\n\rOUTCOME_HUMAN\x10\x02\x12\x12\n\x0eOUTCOME_LENGTH\x10\x03\x12\x13\n\x0fOUTCOME_ABORTED\x10\x04*\xbb\x01\n\x0e\x46orecastSource\x12\x1f\n\x1b\x46ORECAST_SOURCE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x46ORECAST_SOURCE_CLUSTER\x10\x01\x12\x18\n\x14\x46ORECAST_SOURCE_TOOL\x10\x02\x12\x1a\n\x16\x46ORECAST_SOURCE_TENANT\x10\x03\x12\x1a\n\x16\x46ORECAST_SOURCE_GLOBAL\x10\x04\x12\x19\n\x15\x46ORECAST_SOURCE_PRIOR\x10\x05\x32\xa4\x02\n\x10PredictorService\x12U\n\x0cReportEvents\x12!.cachewise.v1.ReportEventsRequest\x1a\".cachewise.v1.ReportEventsResponse\x12X\n\rForecastReuse\x12\".cachewise.v1.ForecastReuseRequest\x1a#.cachewise.v1.ForecastReuseResponse\x12_\n\x0eWatchForecasts\x12#.cachewise.v1.WatchForecastsRequest\x1a$.cachewise.v1.WatchForecastsResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x63\x61\x63hewise_proto/predictor.proto\x12\x0c\x63\x61\x63hewise.v1\"7\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\"\r\n\x0bTurnStarted\"_\n\tTurnEnded\x12*\n\ntool_calls\x18\x01 \x03(\x0b\x32\x16.cachewise.v1.ToolCall\x12&\n\x07outcome\x18\x02 \x01(\x0e\x32\x15.cachewise.v1.Outcome\"\x0e\n\x0cSessionEnded\"\xfb\x01\n\x05\x45vent\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\x0c\n\x04turn\x18\x03 \x01(\t\x12\x0f\n\x07replica\x18\x04 \x01(\t\x12\x13\n\x0b\x61ge_seconds\x18\x05 \x01(\x01\x12\x31\n\x0cturn_started\x18\x06 \x01(\x0b\x32\x19.cachewise.v1.TurnStartedH\x00\x12-\n\nturn_ended\x18\x07 \x01(\x0b\x32\x17.cachewise.v1.TurnEndedH\x00\x12\x33\n\rsession_ended\x18\x08 \x01(\x0b\x32\x1a.cachewise.v1.SessionEndedH\x00\x42\x06\n\x04kind\":\n\x13ReportEventsRequest\x12#\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x13.cachewise.v1.Event\":\n\x14ReportEventsResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\r\x12\x10\n\x08rejected\x18\x02 \x01(\r\"5\n\x08Quantile\x12\x13\n\x0bprobability\x18\x01 \x01(\x01\x12\x14\n\x0cwait_seconds\x18\x02 \x01(\x01\"\xc4\x01\n\x08\x46orecast\x12\x17\n\x0f\x65lapsed_seconds\x18\x01 \x03(\x01\x12\x19\n\x11remaining_seconds\x18\x02 \x03(\x01\x12)\n\tquantiles\x18\x03 \x03(\x0b\x32\x16.cachewise.v1.Quantile\x12,\n\x06source\x18\x04 \x01(\x0e\x32\x1c.cachewise.v1.ForecastSource\x12\x14\n\x0csample_count\x18\x05 \x01(\x04\x12\x15\n\rmodel_version\x18\x06 \x01(\t\"\xc2\x01\n\x0fSessionForecast\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\x0c\n\x04turn\x18\x03 \x01(\t\x12\x17\n\x0f\x65lapsed_seconds\x18\x04 \x01(\x01\x12(\n\x08\x66orecast\x18\x05 \x01(\x0b\x32\x16.cachewise.v1.Forecast\x12\x15\n\rsession_ended\x18\x06 \x01(\x08\x12&\n\x07outcome\x18\x07 \x01(\x0e\x32\x15.cachewise.v1.Outcome\"-\n\nReuseQuery\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\"A\n\x14\x46orecastReuseRequest\x12)\n\x07queries\x18\x01 \x03(\x0b\x32\x18.cachewise.v1.ReuseQuery\"I\n\x15\x46orecastReuseResponse\x12\x30\n\tforecasts\x18\x01 \x03(\x0b\x32\x1d.cachewise.v1.SessionForecast\"\x8e\x01\n\x15WatchForecastsRequest\x12\x0f\n\x07replica\x18\x01 \x01(\t\x12\x30\n\x0esessions_added\x18\x02 \x03(\x0b\x32\x18.cachewise.v1.ReuseQuery\x12\x32\n\x10sessions_removed\x18\x03 \x03(\x0b\x32\x18.cachewise.v1.ReuseQuery\"J\n\x16WatchForecastsResponse\x12\x30\n\tforecasts\x18\x01 \x03(\x0b\x32\x1d.cachewise.v1.SessionForecast*p\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x10\n\x0cOUTCOME_TOOL\x10\x01\x12\x11\n\rOUTCOME_HUMAN\x10\x02\x12\x12\n\x0eOUTCOME_LENGTH\x10\x03\x12\x13\n\x0fOUTCOME_ABORTED\x10\x04*\xbb\x01\n\x0e\x46orecastSource\x12\x1f\n\x1b\x46ORECAST_SOURCE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x46ORECAST_SOURCE_CLUSTER\x10\x01\x12\x18\n\x14\x46ORECAST_SOURCE_TOOL\x10\x02\x12\x1a\n\x16\x46ORECAST_SOURCE_TENANT\x10\x03\x12\x1a\n\x16\x46ORECAST_SOURCE_GLOBAL\x10\x04\x12\x19\n\x15\x46ORECAST_SOURCE_PRIOR\x10\x05\x32\xa4\x02\n\x10PredictorService\x12U\n\x0cReportEvents\x12!.cachewise.v1.ReportEventsRequest\x1a\".cachewise.v1.ReportEventsResponse\x12X\n\rForecastReuse\x12\".cachewise.v1.ForecastReuseRequest\x1a#.cachewise.v1.ForecastReuseResponse\x12_\n\x0eWatchForecasts\x12#.cachewise.v1.WatchForecastsRequest\x1a$.cachewise.v1.WatchForecastsResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'cachewise_proto.predictor_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OUTCOME']._serialized_start=1429
-  _globals['_OUTCOME']._serialized_end=1541
-  _globals['_FORECASTSOURCE']._serialized_start=1544
-  _globals['_FORECASTSOURCE']._serialized_end=1731
+  _globals['_OUTCOME']._serialized_start=1469
+  _globals['_OUTCOME']._serialized_end=1581
+  _globals['_FORECASTSOURCE']._serialized_start=1584
+  _globals['_FORECASTSOURCE']._serialized_end=1771
   _globals['_TOOLCALL']._serialized_start=49
   _globals['_TOOLCALL']._serialized_end=104
   _globals['_TURNSTARTED']._serialized_start=106
@@ -54,17 +54,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FORECAST']._serialized_start=664
   _globals['_FORECAST']._serialized_end=860
   _globals['_SESSIONFORECAST']._serialized_start=863
-  _globals['_SESSIONFORECAST']._serialized_end=1017
-  _globals['_REUSEQUERY']._serialized_start=1019
-  _globals['_REUSEQUERY']._serialized_end=1064
-  _globals['_FORECASTREUSEREQUEST']._serialized_start=1066
-  _globals['_FORECASTREUSEREQUEST']._serialized_end=1131
-  _globals['_FORECASTREUSERESPONSE']._serialized_start=1133
-  _globals['_FORECASTREUSERESPONSE']._serialized_end=1206
-  _globals['_WATCHFORECASTSREQUEST']._serialized_start=1209
-  _globals['_WATCHFORECASTSREQUEST']._serialized_end=1351
-  _globals['_WATCHFORECASTSRESPONSE']._serialized_start=1353
-  _globals['_WATCHFORECASTSRESPONSE']._serialized_end=1427
-  _globals['_PREDICTORSERVICE']._serialized_start=1734
-  _globals['_PREDICTORSERVICE']._serialized_end=2026
+  _globals['_SESSIONFORECAST']._serialized_end=1057
+  _globals['_REUSEQUERY']._serialized_start=1059
+  _globals['_REUSEQUERY']._serialized_end=1104
+  _globals['_FORECASTREUSEREQUEST']._serialized_start=1106
+  _globals['_FORECASTREUSEREQUEST']._serialized_end=1171
+  _globals['_FORECASTREUSERESPONSE']._serialized_start=1173
+  _globals['_FORECASTREUSERESPONSE']._serialized_end=1246
+  _globals['_WATCHFORECASTSREQUEST']._serialized_start=1249
+  _globals['_WATCHFORECASTSREQUEST']._serialized_end=1391
+  _globals['_WATCHFORECASTSRESPONSE']._serialized_start=1393
+  _globals['_WATCHFORECASTSRESPONSE']._serialized_end=1467
+  _globals['_PREDICTORSERVICE']._serialized_start=1774
+  _globals['_PREDICTORSERVICE']._serialized_end=2066
 # @@protoc_insertion_point(module_scope)

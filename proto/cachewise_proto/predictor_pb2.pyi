@@ -297,12 +297,17 @@ class SessionForecast(google.protobuf.message.Message):
     ELAPSED_SECONDS_FIELD_NUMBER: builtins.int
     FORECAST_FIELD_NUMBER: builtins.int
     SESSION_ENDED_FIELD_NUMBER: builtins.int
+    OUTCOME_FIELD_NUMBER: builtins.int
     tenant: builtins.str
     session: builtins.str
     turn: builtins.str
     elapsed_seconds: builtins.float
     """How long the interval had been open when this message was sent."""
     session_ended: builtins.bool
+    outcome: global___Outcome.ValueType
+    """How the turn ended that opened the interval, which says what the session waits for. Unspecified without a forecast, and from
+    predictors that do not say it.
+    """
     @property
     def forecast(self) -> global___Forecast:
         """Absent if the session has no open interval, and if it has ended."""
@@ -316,9 +321,10 @@ class SessionForecast(google.protobuf.message.Message):
         elapsed_seconds: builtins.float = ...,
         forecast: global___Forecast | None = ...,
         session_ended: builtins.bool = ...,
+        outcome: global___Outcome.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["forecast", b"forecast"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["elapsed_seconds", b"elapsed_seconds", "forecast", b"forecast", "session", b"session", "session_ended", b"session_ended", "tenant", b"tenant", "turn", b"turn"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["elapsed_seconds", b"elapsed_seconds", "forecast", b"forecast", "outcome", b"outcome", "session", b"session", "session_ended", b"session_ended", "tenant", b"tenant", "turn", b"turn"]) -> None: ...
 
 global___SessionForecast = SessionForecast
 

@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
+from typing import Any
 
 import grpc
 import pytest
-from cachewise_engine_hook.forecasts import ForecastLink
+from cachewise_engine_hook.forecasts import ForecastLink, _update_from
 from cachewise_proto import predictor_pb2 as pb
 from cachewise_proto import predictor_pb2_grpc as rpc
 
@@ -144,6 +145,16 @@ def test_malformed_forecasts_are_counted_and_the_others_taken(
     assert [u.session for u in updates] == ["good", "gone"]
     assert updates[1].ended and updates[1].forecast is None
     assert link.malformed == 6 and link.received == {"tool": 1}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "is_human"),
+    [(pb.OUTCOME_HUMAN, True), (pb.OUTCOME_TOOL, False), (pb.OUTCOME_UNSPECIFIED, False)],
+)
+def test_a_forecast_says_whether_a_person_is_waited_for(outcome: Any, is_human: bool) -> None:
+    said = message("a")
+    said.outcome = outcome
+    assert _update_from(said, 0.0).waits_for_human is is_human
 
 
 def test_without_a_predictor_the_link_waits_quietly_and_stops_at_once() -> None:

@@ -166,6 +166,25 @@ async def test_every_outcome_has_a_forecast(
     assert least_median_s < median_s < most_median_s
 
 
+@pytest.mark.parametrize(
+    ("tools", "outcome", "told"),
+    [
+        (("Bash",), pb.OUTCOME_TOOL, pb.OUTCOME_TOOL),
+        ((), pb.OUTCOME_HUMAN, pb.OUTCOME_HUMAN),
+        ((), pb.OUTCOME_LENGTH, pb.OUTCOME_LENGTH),
+        ((), pb.OUTCOME_UNSPECIFIED, pb.OUTCOME_HUMAN),
+    ],
+)
+async def test_a_forecast_says_what_the_session_waits_for(
+    stub: Any, tools: tuple[str, ...], outcome: int, told: int
+) -> None:
+    queries = pb.ForecastReuseRequest(queries=[QUERY])
+    await stub.ReportEvents(report(event(turn_ended=turn_ended(*tools, outcome=outcome))))
+    assert (await stub.ForecastReuse(queries)).forecasts[0].outcome == told
+    await stub.ReportEvents(report(started(turn="t1")))
+    assert (await stub.ForecastReuse(queries)).forecasts[0].outcome == pb.OUTCOME_UNSPECIFIED
+
+
 async def test_a_replica_hears_of_its_sessions_and_only_of_them(stub: Any) -> None:
     stream = stub.WatchForecasts()
     await stream.write(ANNOUNCE)

@@ -97,7 +97,7 @@ class Ours(Policy):
         if self._forecaster is not None:
             forecast = self._forecaster.forecast(session, away)
             if forecast is not None:
-                self._send(session, away.since, forecast)
+                self._send(session, away, forecast)
 
     def session_ended(self, session: str, now: float) -> None:
         """The rivals that hold blocks for a session are told as well."""
@@ -106,6 +106,11 @@ class Ours(Policy):
             update = ForecastUpdate(hash_session(session, ""), now, None, ended=True)
             self._hook.take_forecast(update)
 
-    def _send(self, session: str, since: float, forecast: Forecast) -> None:
-        update = ForecastUpdate(hash_session(session, ""), since, forecast)
+    def _send(self, session: str, away: Away, forecast: Forecast) -> None:
+        update = ForecastUpdate(
+            hash_session(session, ""),
+            away.since,
+            forecast,
+            waits_for_human=not calls_as_sent(away.turn),
+        )
         self._hook.take_forecast(update)

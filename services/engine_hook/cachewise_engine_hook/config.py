@@ -80,6 +80,10 @@ class Config:
     """Shares of the engine by `cachewise_tenant`, such as {"a": 2}; 1 for a tenant not named here.
     In the environment as JSON."""
 
+    human_first: bool = False
+    """Blocks of sessions that wait for a person go before those of all that wait for a tool, as in
+    the paper. Otherwise people's own curve ranks them, as any other."""
+
     fallback: bool = False
     """On a vLLM that the self-check refuses: run as stock vLLM instead of not starting."""
 

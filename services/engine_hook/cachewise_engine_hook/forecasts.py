@@ -208,4 +208,7 @@ def _update_from(message: pb.SessionForecast, now: float) -> ForecastUpdate:
             curve.model_version,
         )
     opened_at = now - message.elapsed_seconds
-    return ForecastUpdate(message.session, opened_at, forecast, message.session_ended, now)
+    waits_for_human = message.outcome == pb.OUTCOME_HUMAN
+    return ForecastUpdate(
+        message.session, opened_at, forecast, message.session_ended, now, waits_for_human
+    )

@@ -57,6 +57,8 @@ class Session:
     context_tokens: int = 0
     """Tokens of its last request that had been computed when the request gave its blocks back."""
     forecast: Forecast | None = None
+    waits_for_human: bool = False
+    """Of an idle spell that has a forecast: whether its turn ended without a tool call."""
     ended: bool = False
     turns_beside: int = 0
     """Turns in a row that did not use all of its free blocks."""
@@ -72,6 +74,8 @@ class ForecastUpdate:
     forecast: Forecast | None
     ended: bool = False
     received_at: float = -math.inf
+    waits_for_human: bool = False
+    """False too where the predictor does not say what the session waits for."""
 
 
 class SessionTable:
@@ -109,7 +113,7 @@ class SessionTable:
             self._sessions.move_to_end(key)
         session.active_requests += 1
         session.arrived_at = now
-        session.ended = False
+        session.ended = session.waits_for_human = False
         self._set_forecast(session, None)
         self._forget_oldest()
         return session
@@ -132,6 +136,7 @@ class SessionTable:
         if update.opened_at < session.arrived_at:
             return "stale"
         self._set_forecast(session, update.forecast)
+        session.waits_for_human = update.waits_for_human
         session.ended = update.ended
         return ""
 

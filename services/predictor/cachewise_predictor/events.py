@@ -145,10 +145,11 @@ class Forecast:
 
 @dataclass(frozen=True)
 class SessionForecast:
-    """`forecast` is None if the session has no open interval, and if it has ended."""
+    """`forecast` and `wait` are None if the session has no open interval, and if it has ended."""
 
     key: SessionKey
     turn: str = ""
     elapsed_s: float = 0.0
     forecast: Forecast | None = None
+    wait: Wait | None = None
     has_ended: bool = False

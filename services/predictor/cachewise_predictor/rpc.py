@@ -63,6 +63,10 @@ _WAITS = {
     pb.OUTCOME_LENGTH: Wait.LENGTH,
     pb.OUTCOME_ABORTED: Wait.ABORTED,
 }
+_OUTCOMES: dict[Wait | None, pb.Outcome.ValueType] = {
+    **{wait: outcome for outcome, wait in _WAITS.items()},
+    None: pb.OUTCOME_UNSPECIFIED,
+}
 _SOURCES = {
     Source.CLUSTER: pb.FORECAST_SOURCE_CLUSTER,
     Source.TOOL: pb.FORECAST_SOURCE_TOOL,
@@ -204,6 +208,7 @@ def from_session_forecast(forecast: SessionForecast) -> pb.SessionForecast:
         elapsed_seconds=forecast.elapsed_s,
         forecast=None if forecast.forecast is None else _from_forecast(forecast.forecast),
         session_ended=forecast.has_ended,
+        outcome=_OUTCOMES[forecast.wait],
     )
 
 

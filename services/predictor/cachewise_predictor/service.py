@@ -76,7 +76,7 @@ class Predictor:
         opened = state.open
         elapsed_s = max(self.clock() - opened.opened_at, 0.0)
         curve = self.model.forecast(key.tenant, opened.wait, opened.calls, state.recent)
-        return SessionForecast(key, opened.turn, elapsed_s, curve)
+        return SessionForecast(key, opened.turn, elapsed_s, curve, opened.wait)
 
     def announce(
         self, watcher: Watcher, added: Iterable[SessionKey], removed: Iterable[SessionKey]

@@ -29,6 +29,7 @@ def test_other_plugins_settings_are_none_of_our_business() -> None:
         ({}, {"CACHEWISE_MAX_WAIT_S": "nan"}, "CACHEWISE_MAX_WAIT_S"),
         ({"cachewise": {"claim_share": 1.1}}, {}, "claim_share must be from 0 to 1, not 1.1"),
         ({}, {"CACHEWISE_TRACE_SHARE": "-0.1"}, "trace_share must be from 0 to 1"),
+        ({}, {"CACHEWISE_RECOMPUTE_COST_WEIGHT": "2"}, "recompute_cost_weight must be from 0 to 1"),
         ({}, {"CACHEWISE_CLAIM_TTL_S": "-1"}, "claim_ttl_s must be at least 0"),
         ({}, {"CACHEWISE_FALLBACK": "maybe"}, "CACHEWISE_FALLBACK"),
         ({"cachewise": {"tenant_weights": {"a": "x"}}}, {}, "tenant_weights.a: 'x' is not a float"),

@@ -84,6 +84,10 @@ class Config:
     """Blocks of sessions that wait for a person go before those of all that wait for a tool, as in
     the paper. Otherwise people's own curve ranks them, as any other."""
 
+    recompute_cost_weight: float = 0.0
+    """Blocks go by remaining wait / cost**weight, cost being what computing the session's context
+    again takes. 0: by the wait alone. 1: a context twice as dear may be away twice as long."""
+
     fallback: bool = False
     """On a vLLM that the self-check refuses: run as stock vLLM instead of not starting."""
 
@@ -98,7 +102,7 @@ class Config:
         ):
             if not getattr(self, name) >= least:
                 raise ConfigError(f"{name} must be at least {least}, not {getattr(self, name)!r}")
-        for name in ("claim_share", "trace_share"):
+        for name in ("claim_share", "trace_share", "recompute_cost_weight"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must be from 0 to 1, not {getattr(self, name)!r}")
         for name, known in (("mode", MODES), ("preset", ("throughput", "fair"))):

@@ -3,7 +3,8 @@
 The session table knows the forecasts. Here they get their say, or lose it: blocks of parked
 sessions go before any active one's, those of sessions that wait for a person before any other
 active one's if human_first is set, and while the guard has no trust in forecasts the time that a
-session has been away decides.
+session has been away decides. With recompute_cost_weight a wait counts for less, the dearer the
+session's context is to compute again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cachewise_engine_hook.config import Config
-from cachewise_engine_hook.cost import Speed
+from cachewise_engine_hook.cost import Speed, relative_cost
 from cachewise_engine_hook.guard import Guard
 from cachewise_engine_hook.sessions import Session, SessionTable
 
@@ -33,6 +34,7 @@ class SessionReuse:
     ) -> None:
         """is_active: whether a session, by its key, is in the active set."""
         self._mode, self._human_first = config.mode, config.human_first
+        self._cost_weight = config.recompute_cost_weight
         self._sessions, self._guard, self._speed = sessions, guard, speed
         self._is_active = is_active
 
@@ -65,6 +67,8 @@ class SessionReuse:
         the largest."""
         if (session := self._sessions.get(key)) is None:
             return wait_s
+        if self._cost_weight:
+            wait_s /= relative_cost(session.context_tokens) ** self._cost_weight
         rank_s = wait_s + self._human_s(session)
         return rank_s if self._is_active(key) else rank_s + PARKED_S
 

@@ -259,12 +259,16 @@ WAITS = Row(
         ),
         Panel(
             "Scheduled, overtaken, preempted",
-            "Requests scheduled, times that one was overtaken, and preemptions.",
+            "Requests scheduled, times that one was overtaken, preemptions, and requests that name "
+            "a class or tenant that is none.",
             "reqps",
             (
                 Query(per_second("cachewise_requests_scheduled_total"), "scheduled"),
                 Query(per_second("cachewise_overtakes_total"), "overtaken"),
                 Query(per_second("vllm:num_preemptions_total"), "preempted"),
+                Query(
+                    per_second("cachewise_standings_malformed_total"), "malformed class or tenant"
+                ),
             ),
         ),
         Panel(

@@ -28,7 +28,7 @@ def test_the_collector_reads_the_hooks_state_when_asked() -> None:
     hook.counts.forecasts_dropped["stale"] += 3
     hook.counts.queue_s.observe(0.5)
     hook.sessions.request_arrived("a", 0.0)
-    hook.claims.malformed = 2
+    hook.claims.malformed, hook.standings.malformed = 2, 5
     hook.claims.book.defer("a", 0.0)
     value = registry.get_sample_value
     assert value("cachewise_hit_tokens_total") == 12
@@ -39,6 +39,7 @@ def test_the_collector_reads_the_hooks_state_when_asked() -> None:
     assert value("cachewise_blocks", {"state": "protected"}) == 0
     assert value("cachewise_predictor_connected") == 0
     assert value("cachewise_forecasts_malformed_total") == 0
+    assert value("cachewise_standings_malformed_total") == 5
     assert value("cachewise_claims") == 0
     assert value("cachewise_claims_asked_total", {"outcome": "deferred"}) == 1
     assert value("cachewise_claims_asked_total", {"outcome": "malformed"}) == 2

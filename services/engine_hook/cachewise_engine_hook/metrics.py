@@ -50,6 +50,11 @@ class EngineCollector(Collector):
                 "Messages of the predictor that are no forecast",
                 readings.forecasts_malformed(),
             ),
+            (
+                "standings_malformed",
+                "Requests whose class or tenant is none, and counts as not said",
+                readings.standings_malformed(),
+            ),
         ):
             yield CounterMetricFamily(f"cachewise_{name}", text, value=value)
         yield _labelled(

@@ -78,6 +78,9 @@ class Readings:
     def forecasts_malformed(self) -> int:
         return self._hook.link.malformed if self._hook.link is not None else 0
 
+    def standings_malformed(self) -> int:
+        return self._hook.standings.malformed
+
     def forecasts_received(self) -> dict[str, int]:
         return dict(self._hook.link.received) if self._hook.link is not None else {}
 

@@ -1,9 +1,9 @@
 """What the dashboard shows: rows of panels, each with its PromQL queries.
 
 Read from left to right and top to bottom it answers: does the link to the predictor work, what does
-eviction cost, who waits, are the forecasts there in time and near the truth, do all tool calls
-arrive, and what do users feel of it. Counters are shown as rates over Grafana's $__rate_interval
-(four scrapes), histograms as quantiles over the same.
+eviction cost, who waits, are the forecasts there in time and honest, does the model learn, do all
+tool calls arrive, and what do users feel of it. Counters are shown as rates over Grafana's
+$__rate_interval (four scrapes), histograms as quantiles over the same.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ ACTIVE = Row(
         ),
         Panel(
             "Guard",
-            "1 while forecasts have no say, since they cost more than twice what LRU would have.",
+            "1 while forecasts have no say, since they cost over 1.25 times what LRU would have.",
             "short",
             (Query("max by (instance) (cachewise_guard_follows_lru)", "{{instance}}"),),
         ),
@@ -296,6 +296,10 @@ FORECASTS = Row(
                     "{{source}}",
                 ),
                 Query(per_second("cachewise_forecasts_malformed_total"), "malformed"),
+                Query(
+                    per_second("cachewise_forecasts_dropped_total") + " or vector(0)",
+                    "of no use on arrival",
+                ),
             ),
             is_stacked=True,
         ),
@@ -328,11 +332,125 @@ FORECASTS = Row(
                 Query(per_second("cachewise_predictor_forecasts_sent_total"), "sent"),
             ),
         ),
+    ),
+)
+
+HONESTY = Row(
+    "Are forecasts honest",
+    (
         Panel(
-            "Samples behind the model",
-            "Finished and censored intervals that the curves were learned from.",
+            "Waits within their forecast",
+            "Share of the waits that were at most a quantile of their forecast: honest is at it.",
+            "percentunit",
+            tuple(
+                Query(
+                    ratio(
+                        f'cachewise_predictor_covered_forecasts_total{{quantile="{quantile}"}}',
+                        "cachewise_predictor_checked_forecasts_total",
+                    ),
+                    f"at most P{100 * quantile:.0f}",
+                )
+                for quantile in (0.5, 0.9, 0.99)
+            ),
+        ),
+        Panel(
+            "Where waits fall",
+            "Waits by the chance that they were given to be shorter, in tenths: honest is even.",
             "short",
-            (Query("max(cachewise_predictor_model_samples)", "intervals"),),
+            (Query(per_second("cachewise_predictor_forecast_pit_total", "tenth"), "{{tenth}}"),),
+            is_stacked=True,
+        ),
+        Panel(
+            "Waits within their median, by tool",
+            "As on the left, for P50, per tool. Far from half: its waits have changed.",
+            "percentunit",
+            (
+                Query(
+                    per_second(
+                        'cachewise_predictor_covered_forecasts_total{quantile="0.5"}', "tool"
+                    )
+                    + " / "
+                    + per_second("cachewise_predictor_checked_forecasts_total", "tool"),
+                    "{{tool}}",
+                ),
+            ),
+        ),
+    ),
+)
+
+LEARNING = Row(
+    "Does the model learn",
+    (
+        Panel(
+            "Trainings in an hour",
+            "Models trained, and what became of them; drift: changes seen in the waits of a tool.",
+            "short",
+            tuple(
+                Query(f"max(increase(cachewise_predictor_trainer_{name}_total[1h]))", legend)
+                for name, legend in (
+                    ("trainings", "trained"),
+                    ("promotions", "promoted"),
+                    ("refusals", "refused"),
+                    ("failures", "failed"),
+                    ("drifts", "drift"),
+                    ("spoiled", "left out as random"),
+                )
+            ),
+        ),
+        Panel(
+            "Score of the last new model",
+            "Mean CRPS on intervals that no model learns from, beside the serving one's; lower "
+            "is better.",
+            "short",
+            (
+                Query("max(cachewise_predictor_trainer_candidate_score)", "new"),
+                Query("max(cachewise_predictor_trainer_serving_score)", "serving then"),
+            ),
+        ),
+        Panel(
+            "What it learns from",
+            "Intervals in the serving model, in the trainer's window (reserved: only to judge "
+            "by), not read yet, and those that came twice.",
+            "short",
+            (
+                Query("max(cachewise_predictor_model_samples)", "serving model"),
+                Query("max(cachewise_predictor_trainer_window_intervals)", "window"),
+                Query("max(cachewise_predictor_trainer_reserved_intervals)", "reserved"),
+                Query("max(cachewise_predictor_trainer_lag_intervals)", "not read yet"),
+                Query("max(cachewise_predictor_trainer_duplicates_total)", "came twice"),
+            ),
+        ),
+        Panel(
+            "Curves of the model",
+            "By level; crowded out: without one of their own, since the model is full.",
+            "short",
+            (
+                Query("max by (level) (cachewise_predictor_model_groups)", "{{level}}"),
+                Query(
+                    "max by (level) (cachewise_predictor_model_groups_crowded_out)",
+                    "{{level}} crowded out",
+                ),
+            ),
+        ),
+        Panel(
+            "Trainer",
+            "1 if some trainer has the lease, and the processor time of its last training.",
+            "short",
+            (
+                Query("max(cachewise_predictor_trainer_up)", "up"),
+                Query("max(cachewise_predictor_trainer_training_seconds)", "last training, s"),
+            ),
+        ),
+        Panel(
+            "Time since the last training",
+            "Of any predictor's trainer; before the first one it counts from 1970.",
+            "s",
+            (
+                Query(
+                    "time() - max(cachewise_predictor_trainer_last_training_timestamp_seconds)",
+                    "ago",
+                ),
+            ),
         ),
     ),
 )
@@ -391,6 +509,18 @@ EVENTS = Row(
             "short",
             (Query("sum(cachewise_predictor_watchers)", "streams"),),
         ),
+        Panel(
+            "Left out",
+            "Tool calls beyond the bound of a turn, arguments cut to 400 characters, changes of "
+            "sessions given up for want of a store, and stored models that were broken.",
+            "short",
+            (
+                Query(per_second("cachewise_predictor_dropped_tool_calls_total"), "tool calls"),
+                Query(per_second("cachewise_predictor_cut_arguments_total"), "arguments cut"),
+                Query(per_second("cachewise_predictor_dropped_changes_total"), "changes"),
+                Query(per_second("cachewise_predictor_refused_models_total"), "models"),
+            ),
+        ),
     ),
 )
 
@@ -421,4 +551,4 @@ LATENCY = Row(
     ),
 )
 
-ROWS = (OVERVIEW, CACHE, CLAIMS, ACTIVE, WAITS, FORECASTS, EVENTS, LATENCY)
+ROWS = (OVERVIEW, CACHE, CLAIMS, ACTIVE, WAITS, FORECASTS, HONESTY, LEARNING, EVENTS, LATENCY)

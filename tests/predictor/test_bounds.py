@@ -60,7 +60,7 @@ def test_a_predictor_under_the_flood_stays_bounded(
         calls = (ToolCall(f"tool {number}", "{}"),)
         predictor.report([Event(key, f"t{number}", 0.0, TurnEnded(Wait.TOOL, calls))])
         predictor.report([Event(key, f"u{number}", 0.0, TurnEnded(Wait.HUMAN))])
-    assert len(predictor.model._forecasts) <= 500 and len(predictor.model._upper) <= 500
+    assert len(predictor.model._forecasts) <= 500 and len(predictor.model._levels) <= 500
     assert len(predictor._made) == predictor.sessions.open_count <= TENANTS
     tools = set(predictor.metrics._named_tools)
     assert len(tools) == MAX_TOOL_LABELS

@@ -122,7 +122,7 @@ def test_remembered_forecasts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     model = Model().learn(map(named, range(300)))
     for number in range(1_000):
         model.forecast("acme", Wait.TOOL, named(number).calls)
-        assert len(model._forecasts) <= 100 and len(model._upper) <= 100
+        assert len(model._forecasts) <= 100 and len(model._levels) <= 100
 
 
 @pytest.mark.parametrize("distinct", [1, 2, 3, 7])

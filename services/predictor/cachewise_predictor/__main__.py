@@ -32,13 +32,19 @@ from .store import Store
 from .sync import StoreSync
 from .train import load_current, train
 from .trainer import Trainer
-from .trainer_process import LOWEST_PRIORITY, TrainerProcess, when_parent_ends
+from .trainer_process import TrainerProcess, give_way, when_parent_ends
 from .training import Schedule
 from .watchers import Watchers
 from .web import Status, WebServer, make_app
 
 _GRACE_S = 5.0
 _SWEEP_S = 1.0
+
+_SWITCH_S = 0.0005
+"""A request waits for so long, not for Python's 5 ms, if a thread that reads a model has the
+interpreter.
+"""
+
 _log = logging.getLogger("cachewise_predictor")
 
 
@@ -71,6 +77,7 @@ def main() -> None:
 
 async def serve(config: Config, store_url: str, revive: Callable[[], None]) -> None:
     """Serves until SIGTERM or SIGINT, then drains. Raises ConfigError if a port is taken."""
+    sys.setswitchinterval(_SWITCH_S)
     stop = asyncio.create_task(_stop_signal())
     metrics = Metrics(REGISTRY)
     predictor = Predictor(Sessions(), Watchers(), Journal(), metrics, _steady_clock())
@@ -108,7 +115,7 @@ async def serve(config: Config, store_url: str, revive: Callable[[], None]) -> N
 def run_trainer(store_url: str, is_child: bool) -> None:
     """Trains until SIGTERM or SIGINT; as a child of `serve`, also until that ends."""
     if is_child:
-        os.nice(LOWEST_PRIORITY)
+        give_way()
     asyncio.run(_train_until_stopped(store_url, is_child))
 
 

@@ -2,6 +2,7 @@
 
 A new model is read in a thread that lets others run every millisecond, and asked once for the
 forecast of each open interval before it serves: so the first requests find their forecasts made.
+Most of that time it rests, so that requests hardly wait meanwhile.
 Swapping is an assignment. A broken model is refused, and the present one stays. A store that was
 wiped gets the model back.
 """
@@ -25,6 +26,7 @@ from .store import Store
 REFRESH_S = 2.0
 _MOST_WARMED = 8_192
 _BREATH_S = 0.001
+_WORK_S, _REST_S = 0.0005, 0.001
 
 _log = logging.getLogger(__name__)
 
@@ -82,9 +84,12 @@ class Adoption:
         _log.info("model %s adopted, %d samples", pointer.version, model.samples)
 
     async def _warm(self, model: Model) -> None:
+        rest_at = time.monotonic() + _WORK_S
         for key, opened, recent in self._predictor.sessions.newest_open(_MOST_WARMED):
             model.forecast(key.tenant, opened.wait, opened.calls, recent)
-            await asyncio.sleep(0)
+            if time.monotonic() >= rest_at:
+                await asyncio.sleep(_REST_S)
+                rest_at = time.monotonic() + _WORK_S
 
     async def _give_back(self) -> None:
         if self._served is None:

@@ -40,7 +40,10 @@ def words(text: str) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """Row c of `centroids` and `reach_sq` (squared distances) is cluster c; columns are words."""
+    """Row c of `centroids` and `reach_sq` (squared distances) is cluster c; columns are words.
+
+    centroids: in the order of Fortran, so that a text's few columns are read in one piece each.
+    """
 
     vocabulary: tuple[str, ...]
     idf: Floats
@@ -84,12 +87,14 @@ class Clusters:
             return None
         names = tuple(str(name) for name in vectorizer.get_feature_names_out())
         reach_sq = ((reach + 1e-3) ** 2).astype(np.float64)
-        return cls(names, vectorizer.idf_.astype(np.float64), centroids[kept], reach_sq)
+        kept_centroids = np.asfortranarray(centroids[kept])
+        return cls(names, vectorizer.idf_.astype(np.float64), kept_centroids, reach_sq)
 
     def vector(self, text: str) -> tuple[list[int], Floats]:
         """The columns that are not zero, and their values."""
-        counts = Counter(c for w in words(text) if (c := self._columns.get(w)) is not None)
-        columns = list(counts)
+        counts = Counter(map(self._columns.get, words(text)))
+        counts.pop(None, None)
+        columns = [column for column in counts if column is not None]
         values = (1 + np.log(np.array(list(counts.values()), float))) * self.idf[columns]
         return columns, values / np.sqrt(values @ values) if columns else values
 
@@ -98,7 +103,7 @@ class Clusters:
         columns, values = self.vector(text)
         if not columns:
             return None
-        distances_sq = self._lengths_sq + 1 - 2 * (self.centroids[:, columns] @ values)
+        distances_sq = self._lengths_sq + 1 - 2 * (values @ self.centroids.T[columns])
         nearest = int(distances_sq.argmin())
         return nearest if distances_sq[nearest] <= self.reach_sq[nearest] else None
 

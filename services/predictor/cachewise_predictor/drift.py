@@ -19,7 +19,7 @@ nothing. Pure.
 
 from __future__ import annotations
 
-from collections import deque
+from array import array
 from collections.abc import Iterable
 
 import numpy as np
@@ -59,7 +59,7 @@ class DriftWatch:
     """The detectors. Positions are places in the stream of intervals."""
 
     def __init__(self) -> None:
-        self._seen: dict[Group, deque[tuple[Position, float]]] = {}
+        self._seen: dict[Group, _Seen] = {}
 
     def is_following(self, group: Group) -> bool:
         return group in self._seen
@@ -67,27 +67,44 @@ class DriftWatch:
     def follow(self, groups: Iterable[Group]) -> set[Group]:
         """Watches the first MAX_WATCHED of these; gives those of which it has seen nothing."""
         wanted = list(groups)[:MAX_WATCHED]
-        self._seen = {group: self._seen.get(group, deque(maxlen=WINDOW)) for group in wanted}
-        return {group for group, seen in self._seen.items() if not seen}
+        self._seen = {group: self._seen.get(group) or _Seen() for group in wanted}
+        return {group for group, seen in self._seen.items() if not seen.positions}
 
     def restart(self, groups: Iterable[Group]) -> None:
         """Forgets what was seen: these have a new model now, and a new level of PIT with it."""
         for group in groups:
             if group in self._seen:
-                self._seen[group].clear()
+                self._seen[group] = _Seen()
 
     def add(self, group: Group, position: Position, pit: float) -> Position | None:
         """Takes one wait; gives the first position after a change if there was one."""
         seen = self._seen.get(group)
         if seen is None:
             return None
-        seen.append((position, pit))
-        newest = find_change([value for _, value in seen])
+        seen.add(position, pit)
+        newest = find_change(seen.values)
         if newest is None:
             return None
-        since = seen[-newest][0]
-        self._seen[group] = deque(list(seen)[-newest:], maxlen=WINDOW)
-        return since
+        seen.keep(newest)
+        return seen.positions[0]
+
+
+class _Seen:
+    """The last WINDOW waits of a tool; values: packed, for each of them is looked at whenever one
+    is added.
+    """
+
+    def __init__(self) -> None:
+        self.positions, self.values = list[Position](), array("d")
+
+    def add(self, position: Position, value: float) -> None:
+        self.positions.append(position)
+        self.values.append(value)
+        self.keep(WINDOW)
+
+    def keep(self, newest: int) -> None:
+        surplus = max(len(self.positions) - newest, 0)
+        del self.positions[:surplus], self.values[:surplus]
 
 
 _NEWER = np.unique((_LEAST * _GROWTH ** np.arange(38)).astype(int))

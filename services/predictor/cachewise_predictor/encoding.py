@@ -14,10 +14,12 @@ from .sessions import SessionState
 from .training import TrainerStatus
 from .window import LeftOut, StoredInterval
 
+_to_json = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode
+
 
 def dump_state(state: SessionState) -> str:
     opened = state.open
-    return json.dumps(
+    return _to_json(
         {
             "touched_at": state.touched_at,
             "open": opened and [opened.turn, opened.opened_at, opened.wait.value, opened.calls],
@@ -57,7 +59,7 @@ def _load_recent(waits: list[Any]) -> Recent:
 
 
 def dump_interval(interval: Interval, is_live: bool) -> str:
-    return json.dumps(
+    return _to_json(
         {
             "tenant": interval.key.tenant,
             "session": interval.key.session,

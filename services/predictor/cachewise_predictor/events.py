@@ -23,6 +23,8 @@ class SessionKey(NamedTuple):
 class Wait(Enum):
     """What a session waits for after a turn; each has a curve of its own."""
 
+    __hash__ = object.__hash__  # Enum's own is not compiled, and this is part of most keys
+
     TOOL = "tool"
     HUMAN = "human"
     LENGTH = "length"
@@ -112,6 +114,8 @@ class Source(Enum):
 
     CLUSTER: what the arguments say, or the session's own waits.
     """
+
+    __hash__ = object.__hash__  # as in Wait
 
     CLUSTER = "cluster"
     TOOL = "tool"

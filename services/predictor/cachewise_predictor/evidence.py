@@ -51,7 +51,7 @@ def remember(recent: Recent, calls: tuple[ToolCall, ...], seconds: float) -> Rec
     new = PastWait(_keys(calls), seconds)
     same = [wait for wait in recent if wait.keys[_COMMAND] == new.keys[_COMMAND]]
     surplus = same[: -_PER_COMMAND + 1]
-    kept = tuple(wait for wait in recent if wait not in surplus)
+    kept = tuple(wait for wait in recent if wait not in surplus) if surplus else recent
     return (*kept, new)[-RECENT:]
 
 
@@ -60,14 +60,15 @@ def relevant(recent: Recent, calls: tuple[ToolCall, ...]) -> Recent:
     if not recent:
         return recent
     a, b, c = _keys(calls)
-    return tuple([w for w in recent if w.keys[0] == a or w.keys[1] == b or w.keys[2] == c])
+    return tuple([w for w in recent if (keys := w.keys)[0] == a or keys[1] == b or keys[2] == c])
 
 
 def sharpen(hazard: Floats, recent: Recent, calls: tuple[ToolCall, ...]) -> Floats:
     """The hazards of a wait for these calls, after those of the model."""
     keys = _keys(calls)
     for level, most, kappa in _LEVELS:
-        waits = [wait.seconds for wait in recent if wait.keys[level] == keys[level]]
+        key = keys[level]
+        waits = [seconds for past, seconds in recent if past[level] == key]
         if waits:
             hazard = survival.hazards(*_spread(waits[-most:]), hazard, kappa)
     return hazard
@@ -89,7 +90,7 @@ def _checksum(kind: str, part: str) -> int:
 
 def _spread(waits: list[float]) -> tuple[Floats, Floats]:
     """Finished and censored waits per bin, for survival.hazards."""
-    finished, censored = [0.0] * BINS, [0.0] * (BINS + 1)
+    finished, censored = np.zeros(BINS), np.zeros(BINS + 1)
     for seconds in waits:
         end = survival.finished_bin(seconds)
         if end is None:
@@ -97,4 +98,4 @@ def _spread(waits: list[float]) -> tuple[Floats, Floats]:
             continue
         for step, weight in enumerate(_SPREAD, start=-1):
             finished[min(max(end + step, 0), BINS - 1)] += weight
-    return np.array(finished), np.array(censored)
+    return finished, censored

@@ -80,6 +80,7 @@ class Metrics:
             "source",
             "tenth",
         )
+        self._labelled = dict[tuple[Counter, tuple[str, ...]], Counter]()
         self._named_tools = frozenset[str]()
         self._groups = labelled_gauge("model_groups", "Curves of the model that serves", "level")
         self._crowded_out = labelled_gauge(
@@ -113,34 +114,38 @@ class Metrics:
             self._forecasts.labels(source.value)
 
     def count_event(self, event: Event, change: Change) -> None:
-        self._events.labels(_EVENT_KINDS[type(event.kind)]).inc()
+        self._of(self._events, _EVENT_KINDS[type(event.kind)]).inc()
         if change.is_duplicate:
             self._duplicates.inc()
         elif isinstance(event.kind, TurnEnded):
             calls = event.kind.calls
             self._tool_calls.inc(len(calls))
-            self._dropped_calls.inc(event.kind.dropped)
-            self._cut_arguments.inc(sum(len(c.arguments) >= MAX_ARGUMENT_CHARS for c in calls))
+            if event.kind.dropped:
+                self._dropped_calls.inc(event.kind.dropped)
+            for call in calls:
+                if len(call.arguments) >= MAX_ARGUMENT_CHARS:
+                    self._cut_arguments.inc()
 
     def count_rejected(self, events: int) -> None:
         self._rejected.inc(events)
 
     def count_interval(self, interval: Interval) -> None:
-        self._intervals.labels("finished" if interval.is_finished else "censored").inc()
+        self._of(self._intervals, "finished" if interval.is_finished else "censored").inc()
         if interval.is_finished:
             self._waits.observe(interval.seconds)
 
     def count_forecast(self, forecast: Forecast) -> None:
-        self._forecasts.labels(forecast.source.value).inc()
+        self._of(self._forecasts, forecast.source.value).inc()
         self._medians.observe(forecast.quantiles[0].wait_s)
 
     def count_quality(self, interval: Interval, source: Source, pit: Pit) -> None:
         labels = (self._tool_label(interval), source.value)
-        self._checked.labels(*labels).inc()
+        self._of(self._checked, *labels).inc()
         for probability in PROBABILITIES:
-            self._covered.labels(*labels, str(probability)).inc(covered(pit, probability))
+            counter = self._of(self._covered, *labels, str(probability))
+            counter.inc(covered(pit, probability))
         for tenth, share in bins(pit):
-            self._pit.labels(*labels, str(tenth)).inc(share)
+            self._of(self._pit, *labels, str(tenth)).inc(share)
 
     def show_model(self, model: Model) -> None:
         self._samples.set(model.samples)
@@ -152,6 +157,7 @@ class Metrics:
             for metric in (self._checked, self._covered, self._pit):
                 metric.remove_by_labels({"tool": gone})
         self._named_tools = named
+        self._labelled.clear()
 
     def show_trainer(self, is_running: bool, status: TrainerStatus | None) -> None:
         """What the trainer of this store told last; the same on every predictor."""
@@ -160,6 +166,13 @@ class Metrics:
     def show_stored_version(self, version: str) -> None:
         """Only stored versions become a label: the serving one changes every few seconds."""
         self._info.info({"version": version})
+
+    def _of(self, counter: Counter, *labels: str) -> Counter:
+        """counter.labels(*labels), which takes longer than to count."""
+        found = self._labelled.get((counter, labels))
+        if found is None:
+            found = self._labelled[counter, labels] = counter.labels(*labels)
+        return found
 
     def _tool_label(self, interval: Interval) -> str:
         group = group_of(interval)

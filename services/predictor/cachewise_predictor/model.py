@@ -134,7 +134,7 @@ class Model:
     digest: int = 0
     crowded_out: Mapping[str, int] = field(default_factory=dict)
     _forecasts: dict[_Turn, Forecast] = field(default_factory=dict, repr=False)
-    _upper: dict[Group, list[Level]] = field(default_factory=dict, repr=False)
+    _levels: dict[tuple[Group, ...], tuple[Level, ...]] = field(default_factory=dict, repr=False)
     _chains: dict[tuple[Group, ...], _Chain] = field(default_factory=dict, repr=False)
     _groups_of_call: dict[tuple[str, ToolCall], tuple[Group, ...]] = field(
         default_factory=dict, repr=False
@@ -261,10 +261,22 @@ class Model:
             groups = (kind, *(part for part in parts if part in self.rows))
         known = self._chains.get(groups)
         if known is None:
-            levels = self._upper_levels(groups[0])
-            for part in groups[1:]:
-                self._shrink(levels, str(part.part), part, Source.CLUSTER)
-            known = _remember(self._chains, groups, _Chain.of(levels))
+            known = _remember(self._chains, groups, _Chain.of(self._levels_to(groups)))
+        return known
+
+    def _levels_to(self, groups: tuple[Group, ...]) -> tuple[Level, ...]:
+        """From the prior to the last of a kind of call and its parts. Many calls share all but the
+        last.
+        """
+        known = self._levels.get(groups)
+        if known is None:
+            *before, last = groups
+            if before:
+                levels = list(self._levels_to(tuple(before)))
+                self._shrink(levels, str(last.part), last, Source.CLUSTER)
+            else:
+                levels = self._upper_levels(last)
+            known = _remember(self._levels, groups, tuple(levels))
         return known
 
     def _curve(self, chains: list[_Chain], calls: tuple[ToolCall, ...], recent: Recent) -> Floats:
@@ -277,26 +289,25 @@ class Model:
 
     def _upper_levels(self, group: Group) -> list[Level]:
         """Those that do not depend on the arguments, for a tenant's wait or kind of call."""
-        known = self._upper.get(group)
-        if known is None:
-            known = [Level("prior", prior.WAITS[group.wait], Source.PRIOR, 0)]
-            self._shrink(known, "all tenants", Group(None, group.wait), Source.GLOBAL)
-            self._shrink(known, "tenant", Group(group.tenant, group.wait), Source.TENANT)
-            if group.kind is not None:
-                published = prior.tool_hazards(group.kind)
-                tilted = survival.tilt(known[-1].hazard, published, prior.OVERALL)
-                known[-1] = known[-1]._replace(hazard=tilted)
-                self._shrink(known, f"kind {group.kind}", group, Source.TOOL)
-            _remember(self._upper, group, known)
-        return known.copy()
+        levels = [Level("prior", prior.WAITS[group.wait], Source.PRIOR, 0)]
+        self._shrink(levels, "all tenants", Group(None, group.wait), Source.GLOBAL)
+        self._shrink(levels, "tenant", Group(group.tenant, group.wait), Source.TENANT)
+        if group.kind is not None:
+            published = prior.tool_hazards(group.kind)
+            tilted = survival.tilt(levels[-1].hazard, published, prior.OVERALL)
+            levels[-1] = levels[-1]._replace(hazard=tilted)
+            self._shrink(levels, f"kind {group.kind}", group, Source.TOOL)
+        return levels
 
     def _shrink(self, chain: list[Level], name: str, group: Group, source: Source) -> None:
         """Adds a level if there are data for it."""
         row = self.rows.get(group)
         if row is not None:
             kappa = _KAPPAS[name.split()[0]] if source is Source.CLUSTER else _UPPER_KAPPA
-            hazard = survival.hazards(row.finished, row.censored, chain[-1].hazard, kappa)
-            chain.append(Level(name, hazard, source, row.samples))
+            reached = survival.at_risk(row.finished, row.censored)
+            hazard = survival.shrunk(row.finished, reached, chain[-1].hazard, kappa)
+            samples = int(reached[0] + row.censored[0])
+            chain.append(Level(name, hazard, source, samples))
 
     def _groups(self, interval: Interval) -> list[Group]:
         """The rows that an interval counts in."""

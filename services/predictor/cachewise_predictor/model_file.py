@@ -48,7 +48,7 @@ def to_bytes(model: Model) -> bytes:
     }
     for index, clusters in enumerate(model.clusters.values()):
         arrays[f"idf.{index}"] = clusters.idf
-        arrays[f"centroids.{index}"] = clusters.centroids
+        arrays[f"centroids.{index}"] = np.ascontiguousarray(clusters.centroids)
         arrays[f"reach_sq.{index}"] = clusters.reach_sq
     blob: bytes = save(arrays)
     return blob
@@ -117,4 +117,4 @@ def _clusters(arrays: dict[str, Any], index: int, vocabulary: list[str]) -> Clus
         raise ModelError(_DAMAGED)
     if not all(np.isfinite(numbers).all() for numbers in (idf, centroids, reach_sq)):
         raise ModelError(_DAMAGED)
-    return Clusters(tuple(map(str, vocabulary)), idf, centroids, reach_sq)
+    return Clusters(tuple(map(str, vocabulary)), idf, np.asfortranarray(centroids), reach_sq)

@@ -98,17 +98,16 @@ class Sessions:
         at = now - event.age_s
         state = self._states.get(event.key) or SessionState(now)
         if isinstance(event.kind, SessionEnded):
-            change = _end_session(event, state, at)
+            change = _end_session(event, state._replace(touched_at=now), at)
         elif (mark := _mark(event)) in state.seen:
-            change = Change(event.key, state, is_duplicate=True)
+            return Change(event.key, state, is_duplicate=True)
         else:
-            state = state._replace(seen=(*state.seen, mark)[-2 * _TURNS_REMEMBERED :])
+            seen = (*state.seen, mark)[-2 * _TURNS_REMEMBERED :]
+            state = state._replace(touched_at=now, seen=seen)
             take = _start_turn if isinstance(event.kind, TurnStarted) else _end_turn
             change = take(event, state, at)
-        if change.is_duplicate or change.state is None:
-            return change
-        change = change._replace(state=change.state._replace(touched_at=now))
-        self._put(event.key, change.state)
+        if not change.is_duplicate:
+            self._put(event.key, change.state)
         return change
 
     def restore(self, key: SessionKey, state: SessionState) -> None:

@@ -83,9 +83,14 @@ def hazards(
     finished: Weights, censored: Weights, parent: Floats, kappa: float | Floats = KAPPA
 ) -> Floats:
     """Kaplan-Meier hazards per bin, shrunk towards the parent's; kappa may differ by bin."""
-    shrunk = (finished + kappa * parent) / (at_risk(finished, censored) + kappa)
+    return shrunk(finished, at_risk(finished, censored), parent, kappa)
+
+
+def shrunk(finished: Weights, reached: Weights, parent: Floats, kappa: float | Floats) -> Floats:
+    """The same. reached: waits at risk."""
+    hazard = (finished + kappa * parent) / (reached + kappa)
     # Twice as fast as np.clip on arrays this small.
-    return np.asarray(np.minimum(np.maximum(shrunk, _LEAST_HAZARD), _MOST_HAZARD))
+    return np.asarray(np.minimum(np.maximum(hazard, _LEAST_HAZARD), _MOST_HAZARD))
 
 
 def cautious(kappa: float) -> Floats:
@@ -106,7 +111,9 @@ def tilt(hazard: Floats, kind: Floats, overall: Floats) -> Floats:
 
 def log_survival(hazard: Floats) -> Floats:
     """log S at the grid times."""
-    return np.concatenate(([0.0], np.cumsum(np.log1p(-hazard))))
+    curve = np.zeros(BINS + 1)
+    np.log1p(-hazard).cumsum(out=curve[1:])
+    return curve
 
 
 def longest(curves: Sequence[Floats]) -> Floats:
@@ -146,7 +153,8 @@ def remaining(curve: Floats, power: float = POWER) -> Floats:
     X = min(T, max(HORIZON_S, OVERDUE * t)) - t, and its power mean E[X^power]^(1 / power).
     """
     reached = np.exp(curve)  # at least 1e-289, since hazards are
-    ends_in = np.append(reached[:-1] * -np.expm1(np.diff(curve)), reached[-1:])
+    ends_in = reached.copy()
+    ends_in[:-1] *= -np.expm1(curve[1:] - curve[:-1])
     powers = _REMAINING_POWER if power == POWER else _REMAINING_S**power
     return np.asarray((powers @ ends_in / reached) ** (1 / power))
 

@@ -1,8 +1,9 @@
 """Keeps sessions in memory and in the store in step, in a task of its own.
 
-At the start the stored sessions come into memory. Then the journal is written as soon as there is
-something in it. While the store is away everything else goes on
-from memory; this task tries again with growing pauses, and nobody else notices.
+At the start the stored sessions come into memory. Then the journal is written when there is
+something in it, together with what comes within GATHER_S: many small writes cost more than one.
+While the store is away everything else goes on from memory; this task tries again with growing
+pauses, and nobody else notices.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from .errors import StoreError
 from .service import Predictor
 from .store import Batch, Store
 
+GATHER_S = 0.05
 _MOST_PER_BATCH = 200
 _LONGEST_WRITE_S, _LONGEST_FINISH_S = 2.0, 5.0
 _PURGE_S = 10.0
@@ -62,6 +64,7 @@ class StoreSync:
             if await self._try_round():
                 pause_s = _FIRST_PAUSE_S
                 await _wait(journal.has_entries, self._purge_at - self._predictor.clock())
+                await _wait(self._is_stopping, GATHER_S)
             else:
                 await _wait(self._is_stopping, pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

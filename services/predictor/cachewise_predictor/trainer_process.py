@@ -57,7 +57,9 @@ class TrainerProcess:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.DEVNULL,
             env=os.environ | self._settings,
-            start_new_session=True,  # Ctrl-C is for `serve`, which ends this
+            # Ctrl-C is for `serve`, which ends this. No session of its own: Linux may share the
+            # processors among sessions (CONFIG_SCHED_AUTOGROUP), whatever their priorities.
+            process_group=0,
         )
         ended = asyncio.create_task(child.wait())
         stop = asyncio.create_task(self._is_stopping.wait())
@@ -70,6 +72,17 @@ class TrainerProcess:
         if not ended.done():
             child.kill()
         await ended
+
+
+def give_way() -> None:
+    """In the child: it works when nothing else does, and whoever else wakes up goes on at once.
+
+    Niceness alone lets it finish its slice of some milliseconds first.
+    """
+    os.nice(LOWEST_PRIORITY)
+    if hasattr(os, "SCHED_IDLE"):
+        with contextlib.suppress(OSError):  # forbidden here
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def when_parent_ends(do: Callable[[], None]) -> None:

@@ -103,6 +103,14 @@ def test_each_source_is_forecast_from_the_others(recorded: list[Recorded]) -> No
     assert figure(rows, "a", "ours", concordance) > figure(rows, "a", "tool", concordance)
 
 
+def test_what_a_part_adds_is_lost_without_it(recorded: list[Recorded]) -> None:
+    rows = list(QUESTIONS["parts"]([one for one in recorded if one.at > 2_901 * WEEK_S], 0))
+    share = {row.variant: row.figures["just_started_share"] for row in rows}
+    assert {"all", "no waits of the session", "clusters besides", "plain mean"} <= set(share)
+    assert share["all"] > 0.9
+    assert share["no action"] == pytest.approx(share["all"], abs=0.05)  # the command tells as much
+
+
 def test_means_are_of_the_cases_that_every_seed_has() -> None:
     asked = [[Row("a", "x", {"n": 1}), Row("a", "y", {"n": 1})], [Row("a", "x", {"n": 4})]]
     assert mean_rows(asked) == [Row("a", "x", {"n": 2.5})]

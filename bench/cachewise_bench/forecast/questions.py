@@ -6,10 +6,11 @@
     fallback    what becomes of calls that fit no cluster
     arguments   what the arguments add over the tool's name, per tool
     unseen      each source forecast from the others alone, beside the tool's curve
+    parts       what each level of the model, and the session's own waits, add
 
-Models are the predictor's; but for `fallback` without clusters, which take most of the time and
-change little (docs/forecasting.md). Every question is asked with SEEDS seeds of what is held out,
-and answered with the means.
+Models are the predictor's, without clusters, which take most of the time and change little
+(docs/forecasting.md), but for `fallback` and a line of `parts`. Every question is asked with SEEDS
+seeds of what is held out, and answered with the means.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from numpy.typing import NDArray
 
 from cachewise_bench.forecast.intervals import split
 from cachewise_bench.forecast.methods import Curves, by_model, by_tool, waits
-from cachewise_bench.forecast.protocol import evaluate
+from cachewise_bench.forecast.protocol import Forecasts, evaluate
 from cachewise_bench.forecast.recorded import (
     WEEK_S,
     Recorded,
@@ -45,6 +46,9 @@ LARGE = 1_500
 
 LEAST_TESTED = 100
 """Waits of one kind that are worth figures of their own."""
+
+LEVELS = ("limit", "program", "action", "command")
+"""Of a model without clusters, below the kind of call."""
 
 _HELD_OUT = 1 / 3
 
@@ -147,8 +151,25 @@ def unseen(recorded: Sequence[Recorded], seed: int) -> Answer:
             ("tool", by_tool(train, test)),
             ("ours", by_model(learn(train), test)),
         ):
-            figures = evaluate(found, waits(test), seed)
-            yield Row(source, variant, {k: float(v or 0) for k, v in figures.items()})
+            yield Row(source, variant, _all_figures(found, test, seed))
+
+
+def parts(recorded: Sequence[Recorded], seed: int) -> Answer:
+    """The model without one of its parts, or with clusters besides; the session's own waits, which
+    are kept by kind, action and command, are another.
+    """
+    train, test = split(intervals_of(recorded), 0.8, seed)
+    model = learn(train)
+    curves = by_model(model, test)
+    variants = {
+        "all": curves,
+        "no waits of the session": by_model(model, test, has_evidence=False),
+        **{f"no {level}": by_model(_without(model, level), test) for level in LEVELS},
+        "clusters besides": by_model(build(train), test),
+        "plain mean": Curves(curves.log_survival, power=1),
+    }
+    for variant, found in variants.items():
+        yield Row("parts", variant, _all_figures(found, test, seed))
 
 
 QUESTIONS: dict[str, Callable[[Sequence[Recorded], int], Answer]] = {
@@ -158,6 +179,7 @@ QUESTIONS: dict[str, Callable[[Sequence[Recorded], int], Answer]] = {
     "fallback": fallback,
     "arguments": arguments,
     "unseen": unseen,
+    "parts": parts,
 }
 
 
@@ -194,6 +216,15 @@ def mean_rows(asked: Sequence[Sequence[Row]]) -> list[Row]:
         for name, figures in by_name.items()
         if len(figures) == len(asked)
     ]
+
+
+def _without(model: Model, level: str) -> Model:
+    kept = {g: row for g, row in model.rows.items() if not (g.part or "").startswith(f"{level} ")}
+    return Model(kept)
+
+
+def _all_figures(found: Forecasts, test: Sequence[Interval], seed: int) -> dict[str, float]:
+    return {k: float(v or 0) for k, v in evaluate(found, waits(test), seed).items()}
 
 
 def _figures(

@@ -15,9 +15,9 @@ def decide(
     trace: DecisionTrace, now: float, active_before: str, waiting: str, active_after: str
 ) -> None:
     """One decision of admission: letters are sessions; each lacks ten blocks and came at 0."""
-    candidates = [Candidate(s, 10, now) for s in waiting]
+    candidates = [Candidate(s, 10, 0.0) for s in waiting]
     inside = trace.waiting_inside(candidates, active_before.__contains__)
-    trace.admission(now, candidates, inside, active_after.__contains__, Room(7, ()))
+    trace.admission(now, candidates, inside, active_after.__contains__, Room(7, lambda session: ()))
 
 
 def test_a_session_is_parked_once_and_enters_once() -> None:

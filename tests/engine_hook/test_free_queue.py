@@ -257,7 +257,7 @@ def test_sessions_whose_blocks_had_no_content_leave_nothing_behind() -> None:
         queue.claim(f"s{i}", [block])
         queue.prepend_n([block])
         assert queue.popleft() is block
-    assert not queue._groups
+    assert not queue._groups.by_owners
 
 
 def test_iteration_goes_on_after_the_cursor_as_long_as_the_order_is_that_of_stock_vllm() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
-from cachewise_engine_hook.block_groups import Group
+from cachewise_engine_hook.block_groups import Group, Groups
 from cachewise_engine_hook.policy import Forecast
 from cachewise_engine_hook.ranking import Ranking
 from cachewise_engine_hook.sessions import ForecastUpdate, SessionTable, everybodys_owner
@@ -36,12 +37,15 @@ class CountedTable(SessionTable):
         return super().most_time_to_reuse(key, now, until)
 
 
-def group(owners: frozenset[str], listed: int, blocks: int = 1) -> Group:
-    made = Group(owners)
-    made.begin_anew(listed)
-    for i in range(blocks):
-        made.add(KVCacheBlock(listed * 1000 + i), i)
-    return made
+def listed(owner_sets: Iterable[frozenset[str]], blocks: int = 1) -> Groups:
+    """A group of so many blocks for each set of owners."""
+    groups = Groups()
+    for number, owners in enumerate(owner_sets):
+        group = Group(owners)
+        groups.add(group)
+        for i in range(blocks):
+            group.add(KVCacheBlock(number * 1000 + i), i)
+    return groups
 
 
 def away(table: SessionTable, key: str, now: float, forecast: Forecast | None) -> None:
@@ -69,31 +73,29 @@ events = st.lists(
 def test_the_victim_is_the_one_that_sorting_anew_would_find(owner_sets, events) -> None:
     table, now = SessionTable(100), 0.0
     owner_sets = [*owner_sets, frozenset((everybodys_owner(now),)), frozenset("-")]
-    groups = {owners: group(owners, i + 1) for i, owners in enumerate(owner_sets)}
+    groups = listed(owner_sets)
     ranking = Ranking(groups)
     for passed_s, what, key, forecast in events:
         now += passed_s
         if what == "drain":
             if (victim := ranking.victim(table, now)) is not None:
                 victim.take(len(victim.blocks), [0] * 20_000)
-                del groups[victim.owners]
+                groups.remove(victim)
+                ranking.unlisted(victim)
         elif what != "wait":
             away(table, key, now, forecast)
             if what == "end":
                 table.apply(ForecastUpdate(key, now, None, ended=True))
-            ranking.changed()
+            ranking.changed(key)
         anew: Any = next(ranking.in_order(table, now), None)
         assert ranking.victim(table, now) is anew
 
 
 def test_a_victim_costs_a_look_at_the_top_and_not_at_every_group() -> None:
     table, sessions, steps = CountedTable(), 500, 200
-    groups = {}
     for i in range(sessions):
         away(table, f"s{i}", 0.0, Forecast((0.0, 50.0), (i * 10.0, i * 5.0)))
-        owners = frozenset((f"s{i}",))
-        groups[owners] = group(owners, i + 1)
-    ranking = Ranking(groups)
+    ranking = Ranking(listed(frozenset((f"s{i}",)) for i in range(sessions)))
     for step in range(steps):
         ranking.victim(table, step * 0.01)
     assert table.asked["window"] <= 3 * sessions
@@ -104,9 +106,7 @@ def test_ranking_costs_the_same_for_any_number_of_blocks() -> None:
     asked = []
     for blocks in (1, 300):
         table = CountedTable()
-        owner_sets = [frozenset((f"s{i}",)) for i in range(20)]
-        groups = {owners: group(owners, i + 1, blocks) for i, owners in enumerate(owner_sets)}
-        ranking = Ranking(groups)
+        ranking = Ranking(listed((frozenset((f"s{i}",)) for i in range(20)), blocks))
         for step in range(50):
             ranking.victim(table, step * 0.1)
         asked.append(table.asked)

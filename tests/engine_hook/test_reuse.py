@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engine_hook.test_free_queue import Engine, contents
-from tests.engine_hook.test_ranking import CURVES, group
+from tests.engine_hook.test_ranking import CURVES, listed
 
 SESSIONS = "abcde"
 waits = st.floats(0, 1e6)
@@ -134,8 +134,7 @@ def test_with_any_settings_the_victim_is_the_one_that_sorting_anew_would_find(
         frozenset((everybodys_owner(now),)),
         frozenset((anonymous_owner(now),)),
     ]
-    groups = {owners: group(owners, i + 1) for i, owners in enumerate(owner_sets)}
-    ranking = Ranking(groups)
+    ranking = Ranking(listed(owner_sets))
     for passed_s, what, key, curve, human, tokens in events:
         now += passed_s
         if what == "away":
@@ -150,7 +149,7 @@ def test_with_any_settings_the_victim_is_the_one_that_sorting_anew_would_find(
         elif what == "enter":
             world.active.add(key)
         if what != "wait":
-            ranking.changed()
+            ranking.changed(key)
         assert ranking.victim(world.reuse, now) is next(ranking.in_order(world.reuse, now))
 
 
@@ -180,7 +179,7 @@ def test_with_people_first_nothing_of_a_tools_goes_while_a_persons_is_there(ops)
         if order == "forecast" and any(
             not s.waits_for_human and not s.ended and s.key in world.active for s in known
         ):
-            for group in queue._groups.values():
+            for group in queue._groups.by_owners.values():
                 owning = [world.table.get(owner) for owner in group.owners]
                 assert not all(s is not None and s.waits_for_human for s in owning)
 

@@ -184,7 +184,7 @@ def test_admission_lets_the_better_standing_in_first_whatever_it_lacks() -> None
     active = ActiveSet(0.1, 100, lambda s, now: 0.0, lambda s: 1.0)
     batch = Candidate("batch", 10, 1.0, standing=Standing(2))
     interactive = Candidate("interactive", 60, 1.0, standing=Standing(0))
-    active.update(0.0, [batch, interactive], {"other"}, Room(70, ()))
+    active.update(0.0, [batch, interactive], {"other"}, Room(70, lambda session: ()))
     assert "interactive" in active and "batch" not in active
 
 

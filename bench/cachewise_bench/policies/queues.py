@@ -162,7 +162,16 @@ class SortedRanking(Ranking):
 
     _order: list[Group] | None = None
 
-    def changed(self) -> None:
+    def begin_anew(self) -> None:
+        self._order = None
+
+    def listed(self, group: Group) -> None:
+        self._order = None
+
+    def unlisted(self, group: Group) -> None:
+        """An empty group in the order is skipped."""
+
+    def changed(self, owner: str) -> None:
         self._order = None
 
     def victim(self, reuse: Reuse, now: float) -> Group | None:

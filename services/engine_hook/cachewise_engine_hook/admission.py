@@ -30,6 +30,7 @@ pressure everybody fits, nobody is ever parked, and the waiting queue keeps the 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from heapq import heapify, heappop
 from typing import NamedTuple
 
 from cachewise_engine_hook.room import Room
@@ -55,7 +56,8 @@ class Candidate(NamedTuple):
     session: str
     missing_blocks: int
     """a_i: blocks to be allocated before it can answer."""
-    waited_s: float
+    since: float
+    """When its request came, the oldest one's, in seconds of the engine's clock."""
     must_run: bool = False
     """Preempted: it was active and lost its blocks through no fault of its own."""
     priority: int = 0
@@ -68,7 +70,7 @@ class Candidate(NamedTuple):
         return Candidate(
             self.session,
             max(self.missing_blocks, other.missing_blocks),
-            max(self.waited_s, other.waited_s),
+            min(self.since, other.since),
             self.must_run or other.must_run,
             min(self.priority, other.priority),
             min(self.standing, other.standing),
@@ -101,7 +103,10 @@ class ActiveSet:
         self._idle_since: float | None = None
         """Since when nobody runs or enters, though somebody waits."""
         self._active: set[str] = set()
-        self._room = Room(pool_blocks, ())
+        self._room = Room(pool_blocks, lambda session: ())
+        self._now, self._here = 0.0, set[str]()
+        """Of the update that goes on: its moment, and the sessions with a request in the engine."""
+        self._known_away: list[tuple[float, str]] | None = None
 
     def __contains__(self, session: str) -> bool:
         return session in self._active
@@ -134,33 +139,31 @@ class ActiveSet:
         self._active |= running | {c.session for c in waiting if c.must_run}
         for session in self._active:
             room.enters(session)
-        away = self._away(now, here)
+        self._now, self._here, self._known_away = now, here, None
         entering = [c for c in waiting if c.session in self._active]
         self.is_pressed = room.blocks < self._slack + sum(c.missing_blocks for c in waiting)
-        needed = self._park(entering, away, running)
+        needed = self._park(entering, running)
         parked = [c for c in waiting if c.session not in self._active]
         swap_s = seconds_per_block * sum(c.missing_blocks for c in parked)
         shortest_s, longest_s = PATIENCE_S
         self._patience_s = min(max(swap_s / self._swap_share, shortest_s), longest_s)
-        self._enter(parked, needed, away, self._idle_s(now, waiting, bool(running or entering)))
+        self._enter(parked, needed, self._idle_s(waiting, bool(running or entering)))
         if here & self._active:
             self._idle_since = None
         self.parked = len(here - self._active)
 
     # ---- steps ----------------------------------------------------------------------------------
 
-    def _idle_s(self, now: float, waiting: Collection[Candidate], is_busy: bool) -> float | None:
+    def _idle_s(self, waiting: Collection[Candidate], is_busy: bool) -> float | None:
         """For how long the engine has had nothing to run, though somebody waits; None if it has."""
         if is_busy:
             return None
         if self._idle_since is None:
-            self._idle_since = now
-        longest_wait_s = max((c.waited_s for c in waiting), default=0.0)
-        return min(now - self._idle_since, longest_wait_s)
+            self._idle_since = self._now
+        oldest = min((c.since for c in waiting), default=self._now)
+        return self._now - max(self._idle_since, oldest)
 
-    def _park(
-        self, entering: list[Candidate], away: list[tuple[float, str]], running: set[str]
-    ) -> int:
+    def _park(self, entering: list[Candidate], running: set[str]) -> int:
         """Where the active sessions have outgrown the pool, parks some until the rest fits.
 
         First those that are away, the longest forecast first; then entering ones, the least urgent
@@ -168,10 +171,12 @@ class ActiveSet:
         that those who enter need, and the slack.
         """
         needed = self._slack + sum(c.missing_blocks for c in entering)
-        for _, session in away:
+        if self._room.blocks >= needed:
+            return needed
+        for _, session in self._away():
+            self._outgrown(session)
             if self._room.blocks >= needed:
                 return needed
-            self._outgrown(session)
         for candidate in sorted(entering, key=_dispensability, reverse=True):
             if self._room.blocks >= needed or len(self._active) == 1:
                 break
@@ -185,34 +190,34 @@ class ActiveSet:
         self.left += 1
         self.on_parked(session, "left", "")
 
-    def _enter(
-        self,
-        parked: list[Candidate],
-        needed: int,
-        away: list[tuple[float, str]],
-        idle_s: float | None,
-    ) -> None:
+    def _enter(self, parked: list[Candidate], needed: int, idle_s: float | None) -> None:
         """Lets parked sessions in, one by one in the order of entry, while there is room."""
         full_payback = PAYBACK if idle_s is None else PAYBACK_WHEN_IDLE
-        for candidate in sorted(parked, key=self._order_of_entry):
-            payback = full_payback if candidate.waited_s < self._patience_s else 0.0
+        # A heap, since nearly always only the first few are asked for.
+        in_order = [(self._order_of_entry(c), i) for i, c in enumerate(parked)]
+        heapify(in_order)
+        while in_order:
+            candidate = parked[heappop(in_order)[1]]
+            payback = 0.0 if self._is_impatient(candidate) else full_payback
             alone = not self._active
             self._enters(candidate.session)  # room now counts what it holds already
             needed += candidate.missing_blocks
-            if not alone and not self._displace(candidate, needed, away, payback, idle_s or 0.0):
+            if not alone and not self._displace(candidate, needed, payback, idle_s or 0.0):
                 self._leaves(candidate.session)
                 return
 
     def _order_of_entry(self, candidate: Candidate) -> tuple[int, bool, Standing, float]:
-        if candidate.waited_s >= self._patience_s:
-            return (candidate.priority, False, LIKE_ALL, -candidate.waited_s)
+        if self._is_impatient(candidate):
+            return (candidate.priority, False, LIKE_ALL, candidate.since)
         return (candidate.priority, True, candidate.standing, candidate.missing_blocks)
+
+    def _is_impatient(self, candidate: Candidate) -> bool:
+        return self._now - candidate.since >= self._patience_s
 
     def _displace(
         self,
         candidate: Candidate,
         needed: int,
-        away: list[tuple[float, str]],
         payback: float,
         idle_s: float,
     ) -> bool:
@@ -223,7 +228,9 @@ class ActiveSet:
         (payback 0): those stay parked, so that the room adds up.
         """
         chosen: list[str] = []
-        for wait_s, session in away:
+        if self._room.blocks >= needed:
+            return True
+        for wait_s, session in self._away():
             if self._room.blocks >= needed:
                 break
             if session in self._active and self._pays(session, wait_s, payback, idle_s):
@@ -247,9 +254,17 @@ class ActiveSet:
         recompute_s = self._recompute_s(session)
         return wait_s >= payback * recompute_s or idle_s >= recompute_s
 
-    def _away(self, now: float, here: set[str]) -> list[tuple[float, str]]:
-        """Active sessions without a request here, the one that is away longest first."""
-        return sorted(((self._time_to_reuse(s, now), s) for s in self._active - here), reverse=True)
+    def _away(self) -> list[tuple[float, str]]:
+        """Active sessions without a request here, the one that is away longest first.
+
+        Asked for where room is short; those who are parked since this was first asked are in it.
+        """
+        if self._known_away is None:
+            reuse, now = self._time_to_reuse, self._now
+            away = [(reuse(session, now), session) for session in self._active - self._here]
+            away.sort(reverse=True)
+            self._known_away = away
+        return self._known_away
 
     def _enters(self, session: str) -> None:
         self._active.add(session)

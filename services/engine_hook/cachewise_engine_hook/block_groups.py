@@ -6,6 +6,7 @@ head, in whatever order they came back (a KV connector keeps some of them for a 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from cachewise_engine_hook.sessions import is_everybodys
@@ -30,6 +31,7 @@ class Group:
         "_last_place",
         "_victims",
         "blocks",
+        "bound",
         "everybodys",
         "listed",
         "owners",
@@ -42,6 +44,8 @@ class Group:
         """By id, nearly always in the order of eviction."""
         self.listed = 0
         """Ascends with the moment when it last came to hold a block."""
+        self.bound = 0
+        """The number of its last bound in ranking.py."""
         self._is_in_order, self._last_place = True, 0
         self._victims: list[Block] | None = None
         """The next victim last; among them may be blocks that have left the group meanwhile."""
@@ -79,3 +83,37 @@ class Group:
             self._is_in_order = True
             self._last_place = places[in_order[-1][0]] if in_order else 0
         return list(self.blocks.values())
+
+
+class Groups:
+    """The groups that hold a block, by their owners and by each of them."""
+
+    def __init__(self) -> None:
+        self.by_owners: dict[frozenset[str], Group] = {}
+        self._of: dict[str, dict[Group, None]] = {}
+        self._listings = 0
+
+    def of(self, owner: str) -> Collection[Group]:
+        """Those that the owner has a part in."""
+        return self._of.get(owner, ())
+
+    def add(self, group: Group) -> None:
+        """It is empty, and about to be filled; none of the same owners is here."""
+        self._listings += 1
+        group.begin_anew(self._listings)
+        self.by_owners[group.owners] = group
+        for owner in group.owners:
+            self._of.setdefault(owner, {})[group] = None
+
+    def remove(self, group: Group) -> None:
+        """It is empty."""
+        del self.by_owners[group.owners]
+        for owner in group.owners:
+            of_owner = self._of[owner]
+            del of_owner[group]
+            if not of_owner:
+                del self._of[owner]
+
+    def clear(self) -> None:
+        self.by_owners.clear()
+        self._of.clear()

@@ -78,6 +78,6 @@ class DecisionTrace:
                 self.note(now, session, "parked", missing_blocks=missing, room_blocks=room.blocks)
                 room.leaves(session)
             elif session not in parked and session not in inside:
-                waited_s = candidate.waited_s
+                waited_s = now - candidate.since
                 self.note(now, session, "entered", waited_s=waited_s, room_blocks=room.blocks)
         self._parked = parked

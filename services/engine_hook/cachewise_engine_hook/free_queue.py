@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from cachewise_engine_hook.block_groups import Block, Group
+from cachewise_engine_hook.block_groups import Block, Group, Groups
 from cachewise_engine_hook.ranking import Ranking, Reuse
 from cachewise_engine_hook.room import Room
 from cachewise_engine_hook.sessions import anonymous_owner, everybodys_owner
@@ -71,9 +71,7 @@ class PredictiveFreeQueue:
         self._head.next_free_block, self._tail.prev_free_block = self._tail, self._head
         # The owners' group of each block that has had an owner since its content was written.
         self._group_of: list[Group | None] = [None] * num_blocks
-        self._groups: dict[frozenset[str], Group] = {}
-        """Only groups that hold a block."""
-        self._listings = 0
+        self._groups = Groups()
         self._uses = 0
         self._places = [0] * num_blocks
         """Place of each block in its group: by the last use, and within one tail first."""
@@ -86,10 +84,13 @@ class PredictiveFreeQueue:
         """Ranks are from now on those of this moment."""
         self._now = now
 
-    def ranks_changed(self) -> None:
-        """A session's time to reuse may be longer than it was said: not by the passing of time, but
-        by a forecast, or since it has gone away, ended, or been parked."""
-        self._ranking.changed()
+    def ranks_changed(self, owner: str | None = None) -> None:
+        """Its time to reuse may be longer than it was said: not by the passing of time, but by a
+        forecast, or since it has gone away, ended, or been parked. None: that of any owner."""
+        if owner is None:
+            self._ranking.begin_anew()
+        else:
+            self._ranking.changed(owner)
 
     def claim(self, owner: str, blocks: Iterable[Block]) -> None:
         """These blocks hold a prefix of the owner's, in the order of its prompt; they are in use,
@@ -113,7 +114,7 @@ class PredictiveFreeQueue:
 
     def free_blocks_of(self, owner: str) -> int:
         """Free blocks that are the owner's alone."""
-        group = self._groups.get(frozenset((owner,)))
+        group = self._groups.by_owners.get(frozenset((owner,)))
         return len(group.blocks) if group is not None else 0
 
     def supersede(self, owner: str) -> None:
@@ -121,7 +122,7 @@ class PredictiveFreeQueue:
 
         They go first, like those of sessions that have ended. O(their number).
         """
-        group = self._groups.get(frozenset((owner,)))
+        group = self._groups.by_owners.get(frozenset((owner,)))
         if group is None:
             return
         blocks = group.take(len(group.blocks), self._places)
@@ -130,7 +131,6 @@ class PredictiveFreeQueue:
         for block in blocks:
             aside.add(block, 0)
             self._group_of[block.block_id] = aside
-        self._ranking.changed()
 
     def take_losers(self) -> set[frozenset[str]]:
         """The owners whose blocks have been handed out since this was last asked."""
@@ -141,20 +141,19 @@ class PredictiveFreeQueue:
 
     def block_counts(self) -> dict[str, int]:
         """Blocks in use, free with content, and free without; safe to ask from another thread."""
-        cached = sum(len(g.blocks) for g in list(self._groups.values()))
+        cached = sum(len(g.blocks) for g in list(self._groups.by_owners.values()))
         free = self.num_free_blocks
         return {"used": len(self._group_of) - free, "cached": cached, "free": free - cached}
 
     def room(self) -> Room:
         """All free blocks, and whose they are; nobody is active yet."""
-        groups = self._groups.values()
-        return Room(self.num_free_blocks, ((g.owners, len(g.blocks)) for g in groups if g.blocks))
+        return Room(self.num_free_blocks, self._groups.of)
 
     def forget_contents(self) -> None:
         """All blocks have lost their content (vLLM's reset_prefix_cache), and so their owners."""
         self._groups.clear()
         self._group_of = [None] * len(self._group_of)
-        self._ranking.changed()
+        self._ranking.begin_anew()
 
     # ---- vLLM's interface -----------------------------------------------------------------------
 
@@ -204,7 +203,6 @@ class PredictiveFreeQueue:
             if group is not owned:
                 group_of[block_id] = group
             group.add(block, places[block_id])
-        self._ranking.changed()
 
     def prepend_n(self, blocks: list[Block]) -> None:
         """Blocks without content: nobody's, and the first to be handed out."""
@@ -311,24 +309,24 @@ class PredictiveFreeQueue:
         owners = group.owners | {owner} if group is not None else frozenset((owner,))
         if len(owners) > MAX_OWNERS or (group is not None and group.everybodys):
             owners = frozenset((everybodys_owner(self._now),))
-        return self._groups.get(owners) or Group(owners)
+        return self._groups.by_owners.get(owners) or Group(owners)
 
     def _interned(self, owners: frozenset[str]) -> Group:
-        return self._groups.get(owners) or self._listed(Group(owners))
+        return self._groups.by_owners.get(owners) or self._listed(Group(owners))
 
     def _listed(self, group: Group) -> Group:
         """The listed group of the same owners: this one, which is empty, if there is none."""
-        if (listed := self._groups.get(group.owners)) is not None:
+        if (listed := self._groups.by_owners.get(group.owners)) is not None:
             return listed
-        self._listings += 1
-        group.begin_anew(self._listings)
-        self._groups[group.owners] = group
+        self._groups.add(group)
+        self._ranking.listed(group)
         return group
 
     def _drop_if_empty(self, group: Group) -> None:
         # Blocks in use may still name the group; append_n lists it again, or another one.
-        if not group.blocks and self._groups.get(group.owners) is group:
-            del self._groups[group.owners]
+        if not group.blocks and self._groups.by_owners.get(group.owners) is group:
+            self._groups.remove(group)
+            self._ranking.unlisted(group)
 
     def _link(self, blocks: list[Block], after: Block) -> list[Block]:
         """Puts the blocks into the list; gives those that were not in it already."""

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from cachewise_engine_hook.admission import SWAP_SHARE, ActiveSet
-from cachewise_engine_hook.candidates import CandidateRequest, candidates
+from cachewise_engine_hook.candidates import CandidateRequest, Candidates
 from cachewise_engine_hook.claimed_blocks import ClaimableBlock
 from cachewise_engine_hook.claims import Ended
 from cachewise_engine_hook.config import Config
@@ -90,6 +90,7 @@ class EngineHook:
         self._decided_at = -math.inf
         self._running: Iterable[Request] = ()
         self.standings = Standings(config.tenant_weights)
+        self._candidates = Candidates(waiting_queue, self.requests, self.standings, block_size)
         waiting_queue.in_arrival_order = True
         if self.mode != "observe":
             waiting_queue.standing = self.standings.of
@@ -142,11 +143,11 @@ class EngineHook:
 
     def request_finished(self, request: Request, now: float) -> None:
         self._decided_at = -math.inf
-        self.free_queue.ranks_changed()
         self.standings.served(request, request.num_output_tokens, now)
         self.standings.request_left(request)
         if (key := self.requests.session(request.request_id)) is not None:
             self.sessions.request_left(key, now)
+            self.free_queue.ranks_changed(key)
             session = self.sessions.get(key)
             if session is None or not session.active_requests:
                 self.claims.request_finished(key)
@@ -175,6 +176,7 @@ class EngineHook:
             self.claims.blocks_freed(request, key, freed, lambda: self._growth(others), now)
         if (session := self.sessions.get(key)) is not None:
             session.context_tokens = request.num_computed_tokens
+            self.free_queue.ranks_changed(key)
 
     def stop(self) -> None:
         if self.link is not None:
@@ -184,7 +186,7 @@ class EngineHook:
         if reason := self.sessions.apply(update):
             self.counts.forecasts_dropped[reason] += 1
             return
-        self.free_queue.ranks_changed()
+        self.free_queue.ranks_changed(update.session)
         if update.ended:
             self.active.forget(update.session)
             self.claims.end(update.session, Ended.RELEASED, "it has ended", update.received_at)
@@ -198,7 +200,7 @@ class EngineHook:
         room = self.free_queue.room()
         room.blocks -= self._growth(running)
         self.claims.add_room(room)
-        waiting = candidates(self.waiting_queue, self.requests, self.standings, self._block_size)
+        waiting = self._candidates.now()
         if self.mode == "order":
             uncached = self.free_queue.block_counts()["free"]
             needed = sum(candidate.missing_blocks for candidate in waiting)
@@ -206,7 +208,6 @@ class EngineHook:
             return
         if self.trace is not None:
             inside = self.trace.waiting_inside(waiting, self._is_active)
-        parkings = self.active.displaced + self.active.left
         self.active.update(
             now,
             waiting,
@@ -214,8 +215,6 @@ class EngineHook:
             room,
             self.speed.seconds_for(self._block_size),
         )
-        if self.active.displaced + self.active.left > parkings:
-            self.free_queue.ranks_changed()
         if self.trace is not None:
             self.trace.admission(now, waiting, inside, self._is_active, room)
         if self.mode == "full":
@@ -241,7 +240,7 @@ class EngineHook:
 
     def _forget(self, key: str, now: float) -> None:
         """The session table was full, and the session had been idle longest."""
-        self.free_queue.ranks_changed()
+        self.free_queue.ranks_changed(key)
         self.active.forget(key)
         self.guard.shadow.forget(key)
         self.claims.end(key, Ended.RELEASED, "too many sessions: it is forgotten", now)
@@ -278,6 +277,7 @@ class EngineHook:
     def _parked(self, key: str, why: str, for_whom: str) -> None:
         """Admission has taken the session out of the active set."""
         now = self.waiting_queue.now
+        self.free_queue.ranks_changed(key)
         self.claims.break_claim(key, f"{why} by admission", now)
         if self.trace is not None and self.trace.wants(key):
             wait_s, cost_s = self.sessions.time_to_reuse(key, now), self.reuse.recompute_s(key)

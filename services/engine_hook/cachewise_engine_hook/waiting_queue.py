@@ -132,10 +132,12 @@ class PrefixAwareQueue(Generic[R]):
             self.overtakes += ahead
         return [(entry.request, self.now - entry.since) for entry in admitted]
 
-    def waiting(self) -> Iterator[tuple[R, int, float]]:
-        """Each waiting request with its a_i and its seconds of waiting."""
-        for entry in self._entries.values():
-            yield entry.request, self._missing(entry), self.now - entry.since
+    def waiting(self) -> list[tuple[R, int, float]]:
+        """Each waiting request with its a_i and the moment when it came."""
+        return [
+            (e.request, self._missing(e) if (m := e.missing_blocks) is None else m, e.since)
+            for e in self._entries.values()
+        ]
 
     def priority(self, request: R) -> int:
         """vLLM's, the lower first; the same for all unless its policy is priority."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -45,6 +46,11 @@ _SWITCH_S = 0.0005
 interpreter.
 """
 
+_COLLECTED_AT = (10_000, 10, 50)
+"""Of Python's collector, in place of 700, 10, 10: what is remembered of a model has no cycles, and
+would be walked again and again while it grows.
+"""
+
 _log = logging.getLogger("cachewise_predictor")
 
 
@@ -78,6 +84,7 @@ def main() -> None:
 async def serve(config: Config, store_url: str, revive: Callable[[], None]) -> None:
     """Serves until SIGTERM or SIGINT, then drains. Raises ConfigError if a port is taken."""
     sys.setswitchinterval(_SWITCH_S)
+    gc.set_threshold(*_COLLECTED_AT)
     stop = asyncio.create_task(_stop_signal())
     metrics = Metrics(REGISTRY)
     predictor = Predictor(Sessions(), Watchers(), Journal(), metrics, _steady_clock())

@@ -107,7 +107,7 @@ def test_what_a_part_adds_is_lost_without_it(recorded: list[Recorded]) -> None:
     rows = list(QUESTIONS["parts"]([one for one in recorded if one.at > 2_901 * WEEK_S], 0))
     share = {row.variant: row.figures["just_started_share"] for row in rows}
     assert {"all", "no waits of the session", "clusters besides", "plain mean"} <= set(share)
-    assert share["all"] > 0.9
+    assert share["all"] > 0.8  # a slow one is picked, whichever
     assert share["no action"] == pytest.approx(share["all"], abs=0.05)  # the command tells as much
 
 

@@ -33,11 +33,14 @@ class Prompt:
     session: str
     tokens: int
     output_tokens: int
+    """How long the answer is, which is not known before it ends."""
     shared: tuple[tuple[str, int], ...]
     """The texts that it begins with: a name, and where the text ends in the prompt, in tokens."""
     own: str
     """Names the text behind these, and the answer."""
     names: BlockNames = field(default_factory=BlockNames, compare=False, repr=False)
+    max_tokens: int = 0
+    """What the request allows; 0: its answer's length."""
 
     def block_names(self, first: int, end: int, block_size: int) -> list[bytes]:
         """Of the blocks [first, end): whose text a block holds, and its index."""

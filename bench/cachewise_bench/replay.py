@@ -21,6 +21,10 @@ from cachewise_bench.workload import Fork, Session, WorkloadError
 
 START_STAGGER_S = 0.001
 
+IDLE_POLL_S = 0.05
+"""Where requests wait and none may run, vLLM's loop asks the scheduler again every millisecond,
+since its answer may change with time; here after this, twice as often as CacheWise decides anew."""
+
 STUCK_S = 600.0
 """A policy that lets nobody run for so long, while nobody is away, never will."""
 
@@ -118,7 +122,9 @@ class Replay:
         while self._due or self._live:
             self._admit_arrivals()
             self.policy.begin_step(self.engine.now)
-            idle_until = self._due[0][0] if self._due else self.engine.now
+            idle_until = self.engine.now + IDLE_POLL_S
+            if self._due:
+                idle_until = min(idle_until, self._due[0][0])
             admitted, first, done = self.engine.step(idle_until)
             self._note_admitted(admitted)
             for request in first:

@@ -22,7 +22,12 @@ from cachewise_engine_hook.sessions import ForecastUpdate
 from vllm.v1.outputs import ModelRunnerOutput
 
 from cachewise_bench.prompts import Prompt
-from cachewise_bench.virtual_engine import MAX_CONTEXT_TOKENS, make_request
+from cachewise_bench.virtual_engine import (
+    LAST_TOKEN,
+    MAX_CONTEXT_TOKENS,
+    make_request,
+    next_token,
+)
 
 RUNNING = 8
 PRESSURE = 1.5
@@ -104,16 +109,14 @@ class SteadyLoad:
         plan = measured(schedule)
         self.now += _FIXED_S + _TOKEN_S * plan.total_num_scheduled_tokens
         requests = [scheduler.requests[i] for i in plan.num_scheduled_tokens]
-        sampled = [r.num_computed_tokens >= r.num_tokens for r in requests]
-        done = [
-            r
-            for r, is_sampled in zip(requests, sampled, strict=True)
-            if is_sampled and r.num_output_tokens + 1 >= r.max_tokens
+        sampled = [
+            [next_token(r)] if r.num_computed_tokens >= r.num_tokens else [] for r in requests
         ]
+        done = [r for r, new in zip(requests, sampled, strict=True) if new == [LAST_TOKEN]]
         output = ModelRunnerOutput(
             req_ids=[r.request_id for r in requests],
             req_id_to_index={r.request_id: i for i, r in enumerate(requests)},
-            sampled_token_ids=[[1] if is_sampled else [] for is_sampled in sampled],
+            sampled_token_ids=sampled,
             prompt_logprobs_dict={},
             pooler_output=[],
         )

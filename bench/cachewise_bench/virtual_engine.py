@@ -28,7 +28,7 @@ from cachewise_bench.offload import HostLink
 from cachewise_bench.prompts import Prompt
 
 MAX_CONTEXT_TOKENS = 1 << 20
-_ANY_TOKEN = 1
+_ANY_TOKEN, LAST_TOKEN = 1, 2
 
 
 def make_scheduler(
@@ -86,15 +86,28 @@ def _offloading(gib: float) -> dict[str, KVTransferConfig]:
 
 
 def make_request(name: str, prompt: Prompt, block_size: int, arrived_at: float) -> Any:
+    """The answer's length is min_tokens, which no scheduler looks at: it sees max_tokens."""
+    sampling = SamplingParams(
+        max_tokens=prompt.max_tokens or prompt.output_tokens,
+        min_tokens=prompt.output_tokens,
+        stop_token_ids=[LAST_TOKEN],
+        ignore_eos=True,
+    )
     return Request(
         name,
         [0] * prompt.tokens,
-        SamplingParams(max_tokens=prompt.output_tokens, ignore_eos=True),
+        sampling,
         None,
         arrival_time=arrived_at,
         session_id=prompt.session,
         block_hasher=block_hasher(prompt, block_size),
     )
+
+
+def next_token(request: Any) -> int:
+    """What the model samples: LAST_TOKEN where the answer ends with it."""
+    is_last = request.num_output_tokens + 1 >= request.sampling_params.min_tokens
+    return LAST_TOKEN if is_last else _ANY_TOKEN
 
 
 def block_hasher(prompt: Prompt, block_size: int) -> Callable[[Any], list[bytes]]:
@@ -165,11 +178,10 @@ class VirtualEngine:
             if request.num_computed_tokens < request.num_tokens:  # Its prompt is not complete.
                 sampled.append([])
                 continue
-            sampled.append([_ANY_TOKEN])
-            answered = request.num_output_tokens
-            if not answered:
+            sampled.append([next_token(request)])
+            if not request.num_output_tokens:
                 first.append(request)
-            if answered + 1 >= request.max_tokens:
+            if sampled[-1] == [LAST_TOKEN]:
                 done.append(request)
         self._update(plan, sampled)
         return admitted, first, done

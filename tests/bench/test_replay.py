@@ -9,7 +9,9 @@ from dataclasses import replace
 import pytest
 from cachewise_bench.policies.catalogue import POLICIES
 from cachewise_bench.policies.queues import OrderedQueue
-from cachewise_bench.replay import START_STAGGER_S, Outcome, Replay
+from cachewise_bench.prompts import Prompt
+from cachewise_bench.replay import IDLE_POLL_S, START_STAGGER_S, Outcome, Replay
+from cachewise_bench.virtual_engine import make_request
 from cachewise_bench.workload import Session, Turn, WorkloadError
 
 from .policies.small import CHUNK, TRAINING, hardware, outcome, prepared, small_sessions
@@ -109,6 +111,32 @@ def test_a_policy_that_admits_nobody_is_an_error(monkeypatch: pytest.MonkeyPatch
     replay.engine.scheduler.waiting = OrderedQueue(is_eligible=lambda request: False)
     with pytest.raises(WorkloadError, match="vllm has let none of 2 waiting requests run since 0"):
         replay.run()
+
+
+def test_where_none_may_run_the_policy_is_asked_again_before_the_next_arrival() -> None:
+    turns = (Turn(100, 16, (), 60.0), Turn(200, 16, (), 0.0))
+    replay = _replay([Session("first", turns), Session("second", turns[1:])])
+    parked_until_s = 7.0
+    replay.engine.scheduler.waiting = OrderedQueue(
+        is_eligible=lambda request: (
+            request.session_id == "first" or replay.engine.now >= parked_until_s
+        )
+    )
+    admitted = {(r.session, r.turn): r.admitted_s for r in replay.run().requests}
+    assert admitted[1, 0] == pytest.approx(parked_until_s, abs=2 * IDLE_POLL_S)
+    assert admitted[0, 1] > 60.0
+
+
+def test_a_scheduler_sees_what_a_request_allows_and_not_how_long_its_answer_is() -> None:
+    prompt = Prompt("s", 100, 5, (), "s", max_tokens=1_000)
+    engine = prepared("vllm", small_sessions(count=1)).engine
+    request = make_request("r", prompt, engine.hardware.block_size, 0.0)
+    engine.add(request)
+    done: list[object] = []
+    while not done:
+        _, _, done = engine.step(0.0)
+    assert (request.max_tokens, request.num_output_tokens) == (1_000, 5)
+    assert not engine.scheduler.has_unfinished_requests()
 
 
 def test_no_sessions_are_an_error() -> None:

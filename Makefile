@@ -1,5 +1,5 @@
-# make demo | test | test-vllm | bench | check | proto | lock: each sets up what it needs. TORCH_CPU_INDEX: address of PyTorch's
-# index of CPU builds, for machines whose pip does not find torch 2.13.0+cpu by itself (without it pip takes the CUDA build).
+# make demo | test | test-slow | test-vllm | bench | check | proto | lock: each sets up what it needs. TORCH_CPU_INDEX: address of
+# PyTorch's index of CPU builds, for machines whose pip does not find torch 2.13.0+cpu by itself (else pip takes the CUDA build).
 PYTHON ?= python3
 TORCH_CPU_INDEX ?=
 VENV := .venv
@@ -8,7 +8,7 @@ PACKAGES := proto services/predictor services/engine_hook bench
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --progress-bar off --no-compile -q
 SOURCES := proto services bench tests deploy
 
-.PHONY: setup demo test test-vllm bench check proto lock clean
+.PHONY: setup demo test test-slow test-vllm bench check proto lock clean
 
 setup: $(VENV)/.ready
 
@@ -29,6 +29,10 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest
+
+# Minutes each: the replay held against a real engine that serves the same requests, and a long replay.
+test-slow: setup
+	$(BIN)/python -m pytest -m slow
 
 # The engine hook's tests on another vLLM, laid over the environment: VLLM=0.31.0, a CPU build, end to end as well; VLLM=0.33.0,
 # which has none, without its compiled parts: its scheduler is Python.

@@ -1,53 +1,75 @@
-"""The replay against the engine: a real vLLM server on the CPU and vLLM's scheduler on the virtual
-clock serve the same sessions, with the cost model fitted to that server.
+"""The replay against the engine: a real vLLM server on the CPU, and vLLM's scheduler on the virtual
+clock with the cost model fitted to that server, serve the same requests.
 
-The waits are longer than the requests take, so that who comes when does not hang on milliseconds.
+    .venv/bin/python -m pytest -m slow tests/bench/test_agreement.py --log-cli-level=INFO
+
+It shows both. What the two share and what the replay decides for itself is in recording.py.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
-from cachewise_bench.agents import STAGGER_S, Request
-from cachewise_bench.cost_model import Hardware
+from cachewise_bench import vllm_server
 from cachewise_bench.engine import Limits, PolicyRun, run_policy
 from cachewise_bench.policies.base import Policy
-from cachewise_bench.replay import Outcome, Replay
 from cachewise_bench.script import Scales, Script, Tokenizer, write_scripts
-from cachewise_bench.vllm_server import BATCHED_TOKENS, BLOCK_TOKENS, EngineSettings
+from cachewise_bench.tiny_model import ensure_model
+from cachewise_bench.vllm_server import BLOCK_TOKENS, EngineSettings
 from cachewise_bench.workload import Session, ToolCall, Turn
-from scipy.optimize import nnls
+
+from .recording import RecordedForecasts, Recording, fitted, read, replayed
+from .recording_scheduler import PATH_VARIABLE
 
 SESSIONS, TURNS = 6, 8
 SYSTEM_TOKENS = 600
 POOL_SHARE = 0.5
 AS_WRITTEN = Scales(tokens=1.0, time=1.0, max_wait_s=60.0)
 MOST_CONTEXT_TOKENS = 8_192
+SCHEDULERS = {"stock": "RecordedScheduler", "cachewise": "RecordedCacheWise"}
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
+logger = logging.getLogger(__name__)
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2_400)]
 
 
+@pytest.fixture(scope="module")
+def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Requests are short even where other processes slow the server down tenfold."""
+    with pytest.MonkeyPatch.context() as smaller:
+        smaller.setattr("cachewise_bench.tiny_model.HIDDEN_SIZE", 256)
+        smaller.setattr("cachewise_bench.tiny_model.LAYERS", 2)
+        return ensure_model(tmp_path_factory.mktemp("models"))
+
+
+@pytest.mark.parametrize("policy", SCHEDULERS)
 def test_hits_and_evictions_are_the_engines(
-    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    policy: str, small_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scripts = write_scripts(_sessions(), Tokenizer(tiny_model), AS_WRITTEN, seed=0)
+    scripts = write_scripts(_sessions(), Tokenizer(small_model), AS_WRITTEN, seed=0)
     demand = sum(s.steps[-1].prompt_tokens for s in scripts) // BLOCK_TOKENS
-    pool = round(POOL_SHARE * demand)
-    alone = _served(scripts[:1], tiny_model, 2 * demand, tmp_path / "alone")
-    model, overhead_s = _fitted(alone.requests, pool)
-    together = _served(scripts, tiny_model, pool, tmp_path / "together")
-    monkeypatch.setattr("cachewise_bench.replay.START_STAGGER_S", STAGGER_S)
-    sent = [_as_sent(script, together.requests, overhead_s) for script in scripts]
-    replayed = Replay(sent, Policy(), model, chunk=BATCHED_TOKENS).run()
-    assert together.result.evicted_blocks > demand  # else there is nothing to agree on
-    assert _hit_rate(replayed) == pytest.approx(together.result.prefix_hit_rate, rel=0.05)
-    assert replayed.evicted_blocks == pytest.approx(together.result.evicted_blocks, rel=0.05)
+    settings = EngineSettings(small_model, round(POOL_SHARE * demand), MOST_CONTEXT_TOKENS)
+    run, recording = _served(policy, settings, scripts, tmp_path, monkeypatch)
+    machine = fitted(recording, settings.blocks)
+    replay = replayed(
+        recording, machine, Policy() if policy == "stock" else RecordedForecasts(recording)
+    )
+    assert run.result.evicted_blocks > demand / 4  # else there is nothing to agree on
+    theirs = {
+        "hit tokens": sum(request.cached_tokens or 0 for request in run.requests),
+        "evicted blocks": run.result.evicted_blocks,
+    }
+    mine = {
+        "hit tokens": sum(request.hit_tokens for request in replay.requests),
+        "evicted blocks": replay.evicted_blocks,
+    }
+    logger.info("%s: the engine %s, the replay %s", policy, theirs, mine)
+    assert mine == pytest.approx(theirs, rel=0.05)
 
 
 def _sessions() -> list[Session]:
@@ -57,60 +79,28 @@ def _sessions() -> list[Session]:
         prompt, turns = 1_000 + 100 * i, []
         for turn in range(TURNS):
             call = ToolCall("Bash", f'{{"command": "pytest part{turn}"}}')
-            turns.append(Turn(prompt, 30, (call,), chance.uniform(2.0, 12.0)))
+            turns.append(Turn(prompt, 30, (call,), chance.uniform(4.0, 24.0)))
             prompt += chance.randrange(150, 650)
         sessions.append(Session(f"s{i}", tuple(turns), system_tokens=SYSTEM_TOKENS))
     return sessions
 
 
-def _served(scripts: Sequence[Script], model: Path, blocks: int, logs: Path) -> PolicyRun:
-    logs.mkdir()
-    settings = EngineSettings(model, blocks, MOST_CONTEXT_TOKENS)
-    limits = Limits(start_s=300.0, request_s=300.0)
-    run = asyncio.run(run_policy("stock", settings, scripts, limits, logs, lambda request: None))
+def _served(
+    policy: str,
+    settings: EngineSettings,
+    scripts: list[Script],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[PolicyRun, Recording]:
+    """By a real server, whose scheduler writes down what happens."""
+
+    def recorded(*args: Any) -> list[str]:
+        scheduler = f"tests.bench.recording_scheduler.{SCHEDULERS[policy]}"
+        return [*vllm_server.engine_command(*args), "--scheduler-cls", scheduler]
+
+    monkeypatch.setattr("cachewise_bench.engine.engine_command", recorded)
+    monkeypatch.setenv(PATH_VARIABLE, str(folder / "recording.jsonl"))
+    limits = Limits(start_s=900.0, request_s=300.0)
+    run = asyncio.run(run_policy(policy, settings, scripts, limits, folder, lambda request: None))
     assert not any(request.error for request in run.requests)
-    return run
-
-
-def _fitted(requests: Sequence[Request], blocks: int) -> tuple[Hardware, float]:
-    """The cost model whose latencies are nearest to those of requests served alone, and what each
-    spends outside of the engine's steps, in seconds."""
-    features = np.array([_work(request) for request in requests], dtype=float)
-    latencies = np.array([request.latency_s for request in requests])
-    (overhead_s, step_s, token_s, pair_s), _ = nnls(features, latencies)
-    step_ms = tuple(1e3 * (step_s + token_s * tokens) + 1e-6 for tokens in (1, BATCHED_TOKENS))
-    model = Hardware(
-        name="this machine's CPU",
-        kv_bytes_per_token=1,
-        pool_blocks=blocks,
-        block_size=BLOCK_TOKENS,
-        step_tokens=(1.0, float(BATCHED_TOKENS)),
-        step_ms=step_ms,
-        decode_ms_per_context_token=1e3 * pair_s,
-        prefill_ms_per_token_and_context_token=1e3 * pair_s,
-        host_ms=0.0,
-    )
-    return model, overhead_s
-
-
-def _work(request: Request) -> tuple[float, float, float, float]:
-    """Of a request alone: 1, its steps, its computed tokens, and the pairs that attention sees."""
-    new = request.prompt_tokens - request.cached_tokens
-    chunks = -(-new // BATCHED_TOKENS)
-    pairs = new * request.prompt_tokens + request.output_tokens * request.prompt_tokens
-    return (1.0, chunks + request.output_tokens - 1, new + request.output_tokens - 1, pairs)
-
-
-def _as_sent(script: Script, requests: Sequence[Request], overhead_s: float) -> Session:
-    """The session with the token counts that the server saw."""
-    mine = [request for request in requests if request.session == script.session]
-    turns = tuple(
-        Turn(request.prompt_tokens, request.output_tokens, (), step.wait_s + overhead_s)
-        for request, step in zip(mine, script.steps, strict=True)
-    )
-    return replace(Session(script.session, turns), system_tokens=SYSTEM_TOKENS)
-
-
-def _hit_rate(outcome: Outcome) -> float:
-    hits = sum(request.hit_tokens for request in outcome.requests)
-    return hits / sum(request.prompt_tokens for request in outcome.requests)
+    return run, read(folder / "recording.jsonl")

@@ -45,10 +45,10 @@ def replay_all(
     plans: Sequence[Plan],
     processes: int,
     console: Console,
-    on_row: Callable[[int, dict[str, Any]], None] = lambda index, row: None,
+    on_row: Callable[[dict[str, Any]], None] = lambda row: None,
 ) -> list[dict[str, Any]]:
-    """The rows in the order of the plans; a progress bar for each. on_row: called with each row
-    when it is there, and its plan's index."""
+    """The rows in the order of the plans; a progress bar for each. on_row: called with each row as
+    soon as it is there."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # in the processes; bars are drawn here
     columns = (
         TextColumn("{task.description:<36}"),
@@ -73,9 +73,8 @@ def replay_all(
                 progress.start_task(bars[i])
                 progress.update(bars[i], completed=turns)
             for future in [f for f in futures if f.done()]:
-                i = futures.pop(future)
-                rows[i] = future.result()
-                on_row(i, rows[i])
+                row = rows[futures.pop(future)] = future.result()
+                on_row(row)
             time.sleep(0.2)
     return [rows[i] for i in range(len(plans))]
 

@@ -127,7 +127,7 @@ def pool_blocks(contexts: Mapping[str, int], fraction: float, override: int | No
 
 
 def _cpuinfo() -> str:
-    """ "" where there is none, as on macOS."""
+    """Empty where there is none, as on macOS."""
     with contextlib.suppress(OSError):
         return Path("/proc/cpuinfo").read_text()
     return ""

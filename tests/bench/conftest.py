@@ -32,13 +32,13 @@ def replays_in_this_process(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
         plans: Sequence[Plan],
         processes: int,
         console: Console,
-        on_row: Callable[[int, dict[str, Any]], None] = lambda index, row: None,
+        on_row: Callable[[dict[str, Any]], None] = lambda row: None,
     ) -> list[dict[str, Any]]:
         rows = []
-        for i, plan in enumerate(plans):
+        for plan in plans:
             made.append(plan)
-            rows.append(replay_one(plan, i, {}))
-            on_row(i, rows[i])
+            rows.append(replay_one(plan, 0, {}))
+            on_row(rows[-1])
         return rows
 
     for command in ("advise.command", "benchmarks.command"):

@@ -166,7 +166,7 @@ def _measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     order = {_plan_key(plan): i for i, plan in enumerate(plans)}
     kinds = _kinds()
 
-    def keep(index: int, row: dict[str, Any]) -> None:
+    def keep(row: dict[str, Any]) -> None:
         """An hour's work is not lost with its last minute: the file has all that is there."""
         result["rows"].append(row | {"kind": kinds[row["policy"]]})
         result["rows"].sort(key=lambda row: order[_row_key(row)])

@@ -11,11 +11,11 @@ from cachewise_bench.digits import three_digits
 
 HEAD = (
     "# Benchmarks\n\n"
-    "*Made by `make bench`; do not edit.* Agent sessions as closed loops over vLLM's real "
-    "scheduler, KV cache manager and block pool, on a virtual clock with a cost model of the "
-    "hardware (`cachewise-bench replay`). No GPU is involved: times are the cost model's, exact "
-    "and repeatable; evictions and hits are vLLM's own. CacheWise is the product's own scheduler "
-    "(`ours` in the tables).\n"
+    "*Made by `cachewise-bench benchmarks`; do not edit.* Agent sessions as closed loops over "
+    "vLLM's real scheduler, KV cache manager and block pool, on a virtual clock with a cost model "
+    "of the hardware (`cachewise-bench replay`). No GPU is involved: times are the cost model's, "
+    "exact and repeatable; evictions and hits are vLLM's own. CacheWise is the product's own "
+    "scheduler (`ours` in the tables).\n"
 )
 Columns = Sequence[tuple[str, str]]
 """Keys of the figures, and their headings; the empty key is the ratio of the mean session times."""

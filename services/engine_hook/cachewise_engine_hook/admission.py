@@ -6,13 +6,13 @@ requests of the others, the parked ones, wait. The paper does not control this.
 
 A parked request enters when its missing blocks fit into the room: blocks that nobody active holds
 or is about to need. The one with the fewest missing enters first, of those of the best standing
-(standing.py). If it finds no room, it may
-displace active sessions that are away in a tool call, longest forecast first, where that pays: the
-engine must compute again what it drops, at everybody's expense, so a session is displaced only if
-its remaining wait exceeds PAYBACK times the seconds that its prefix costs to compute again. While
-the engine has nothing else to run the expense is small, and PAYBACK_WHEN_IDLE holds; and once it
-has stood idle for those seconds, waiting on has cost as much as the displacing would have (the rule
-for renting skis: never more than twice the better choice, however wrong the forecast).
+(standing.py). If it finds no room, it may displace active sessions that are away in a tool call,
+longest forecast first, where that pays: the engine must compute again what it drops, at everybody's
+expense, so a session is displaced only if its remaining wait exceeds PAYBACK times the seconds that
+its prefix costs to compute again. While the engine has nothing else to run the expense is small,
+and PAYBACK_WHEN_IDLE holds; and once it has stood idle for those seconds, waiting on has cost as
+much as the displacing would have (the rule for renting skis: never more than twice the better
+choice, however wrong the forecast).
 
 And patience ends: a request that has waited for so long enters before all others, the oldest first,
 and displaces whoever is away. How long follows from what it costs. With parked requests that all

@@ -24,6 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from cachewise_bench import options, report, running_server
 from cachewise_bench.answers import tools_of
+from cachewise_bench.cpu import this_cpu
 from cachewise_bench.engine import POLICIES, Limits, PolicyRun, run_policy
 from cachewise_bench.script import Scales, Script, Tokenizer, write_scripts
 from cachewise_bench.servers import ServerError
@@ -79,7 +80,7 @@ def _on_own_servers(
     arguments: argparse.Namespace, sessions: Sequence[Session], console: Console
 ) -> _Measured:
     """Starts vLLM servers of each policy."""
-    model = arguments.model or ensure_model(MODELS)
+    model = arguments.model or ensure_model(MODELS, this_cpu().layers)
     scripts = write_scripts(sessions, Tokenizer(model), _scales(arguments), arguments.seed)
     settings = _settings(arguments, model, scripts)
     with _log_folder(arguments.keep_logs) as logs:
@@ -208,6 +209,7 @@ def _conditions(
 ) -> dict[str, Any]:
     """All that is needed to repeat the run."""
     return _given(arguments) | {
+        "model": settings.model.name,
         "pool_blocks": settings.blocks,
         "block_tokens": BLOCK_TOKENS,
         "batched_tokens": BATCHED_TOKENS,

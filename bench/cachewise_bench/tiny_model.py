@@ -18,7 +18,6 @@ import shutil
 from pathlib import Path
 
 HIDDEN_SIZE = 512
-LAYERS = 8
 MAX_CONTEXT_TOKENS = 32_768
 
 _VOCABULARY = (
@@ -72,17 +71,18 @@ CHAT_TEMPLATE = (
 on purpose: their schemas differ from turn to turn here and would break the shared prefix."""
 
 
-def ensure_model(folder: Path) -> Path:
+def ensure_model(folder: Path, layers: int) -> Path:
     """The tiny model's folder below folder, made if it is not there yet (about 10 s)."""
     recipe = json.dumps(
-        [HIDDEN_SIZE, LAYERS, MAX_CONTEXT_TOKENS, WORDS, SYNTAX, NAMES, CHAT_TEMPLATE]
+        [HIDDEN_SIZE, layers, MAX_CONTEXT_TOKENS, WORDS, SYNTAX, NAMES, CHAT_TEMPLATE]
     )
-    model = folder / f"tiny-qwen2-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+    digest = hashlib.sha256(recipe.encode()).hexdigest()[:12]
+    model = folder / f"tiny-qwen2-{layers}x{HIDDEN_SIZE}-{digest}"
     if not (model / "config.json").exists():
         partial = folder / f"{model.name}.{os.getpid()}.partial"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        _write_weights(partial, _write_tokenizer(partial))
+        _write_weights(partial, _write_tokenizer(partial), layers)
         for file in partial.iterdir():
             file.chmod(0o644)  # safetensors writes 0600, and a container's user differs
         if not model.exists():
@@ -116,7 +116,7 @@ def _write_tokenizer(folder: Path) -> list[str]:
     return [tokenizer.decode([i], skip_special_tokens=False) for i in range(len(fast))]
 
 
-def _write_weights(folder: Path, tokens: list[str]) -> None:
+def _write_weights(folder: Path, tokens: list[str], layers: int) -> None:
     """Writes config.json and random weights of a Qwen2 that prefers long tokens, and never a blank
     for its own sake."""
     import torch
@@ -127,7 +127,7 @@ def _write_weights(folder: Path, tokens: list[str]) -> None:
         vocab_size=-(-len(tokens) // 64) * 64,
         hidden_size=HIDDEN_SIZE,
         intermediate_size=HIDDEN_SIZE * 4,
-        num_hidden_layers=LAYERS,
+        num_hidden_layers=layers,
         num_attention_heads=8,
         num_key_value_heads=4,
         max_position_embeddings=MAX_CONTEXT_TOKENS,

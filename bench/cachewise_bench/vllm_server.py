@@ -17,6 +17,7 @@ from typing import Any
 
 import aiohttp
 
+from cachewise_bench.cpu import this_cpu
 from cachewise_bench.servers import Process
 from cachewise_bench.workload import WorkloadError
 
@@ -24,16 +25,6 @@ BLOCK_TOKENS = 32
 """vLLM's attention on CPUs wants a multiple of 32."""
 
 BATCHED_TOKENS = 1024
-
-
-def dtype_for(cpuinfo: str) -> str:
-    """The dtype to serve with on this machine; cpuinfo: the text of /proc/cpuinfo.
-
-    "auto", the model's own, except on x86 without AVX-512, where a product of bfloat16 matrices
-    takes up to a hundred times as long as one of float32.
-    """
-    flags = set(cpuinfo.split())
-    return "float32" if "avx2" in flags and "avx512f" not in flags else "auto"
 
 
 @dataclass(frozen=True)
@@ -44,7 +35,7 @@ class EngineSettings:
     blocks: int
     max_model_len: int
     served_name: str = "bench"
-    dtype: str = field(default_factory=lambda: dtype_for(_cpuinfo()))
+    dtype: str = field(default_factory=lambda: this_cpu().dtype)
     """Of weights and KV cache, in vLLM's words."""
 
 
@@ -124,10 +115,3 @@ def pool_blocks(contexts: Mapping[str, int], fraction: float, override: int | No
             f"({contexts[largest]:,} tokens); give more blocks or a smaller --token-scale"
         )
     return override
-
-
-def _cpuinfo() -> str:
-    """Empty where there is none, as on macOS."""
-    with contextlib.suppress(OSError):
-        return Path("/proc/cpuinfo").read_text()
-    return ""

@@ -15,7 +15,7 @@ from rich.console import Console
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return ensure_model(tmp_path_factory.mktemp("models"))
+    return ensure_model(tmp_path_factory.mktemp("models"), layers=2)
 
 
 @pytest.fixture(scope="session")

@@ -43,8 +43,7 @@ def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Requests are short even where other processes slow the server down tenfold."""
     with pytest.MonkeyPatch.context() as smaller:
         smaller.setattr("cachewise_bench.tiny_model.HIDDEN_SIZE", 256)
-        smaller.setattr("cachewise_bench.tiny_model.LAYERS", 2)
-        return ensure_model(tmp_path_factory.mktemp("models"))
+        return ensure_model(tmp_path_factory.mktemp("models"), layers=2)
 
 
 @pytest.mark.parametrize("policy", SCHEDULERS)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from cachewise_bench.cpu import fit
 from cachewise_bench.servers import ServerError, predictor_ready, running
 from cachewise_bench.vllm_server import (
     EngineSettings,
-    dtype_for,
     engine_command,
     engine_environ,
     engine_ready,
@@ -126,9 +126,11 @@ def test_policies_differ_by_the_three_options_of_the_hook_only() -> None:
 
 
 def test_float32_is_served_where_bfloat16_would_crawl() -> None:
-    assert dtype_for("flags : fpu avx avx2\n") == "float32"
-    assert dtype_for("flags : fpu avx avx2 avx512f avx512_bf16\n") == "auto"
-    assert dtype_for("Features : fp asimd bf16\n") == dtype_for("") == "auto"
+    crawls = fit("flags : fpu avx avx2\n")
+    usual = fit("flags : fpu avx avx2 avx512f avx512_bf16\n")
+    assert crawls.dtype == "float32" and usual.dtype == "auto"
+    assert crawls.layers < usual.layers
+    assert fit("Features : fp asimd bf16\n") == fit("") == usual
     command = engine_command(EngineSettings(Path("m"), 1, 1, dtype="float32"), 1, "", None)
     assert command[command.index("--dtype") + 1] == "float32"
 

@@ -75,8 +75,10 @@ trap clean_up EXIT
 ENGINE_PORT=$(free_port) PREDICTOR_PORT=$(free_port) PROMETHEUS_PORT=$(free_port)
 engine=http://127.0.0.1:$ENGINE_PORT
 prometheus=http://127.0.0.1:$PROMETHEUS_PORT
-CACHEWISE_MODEL_DIR=$("$python" -c 'from pathlib import Path; from cachewise_bench.tiny_model import ensure_model
-print(ensure_model(Path(".cachewise/models")))')
+CACHEWISE_MODEL_DIR=$("$python" -c 'from pathlib import Path
+from cachewise_bench.cpu import this_cpu
+from cachewise_bench.tiny_model import ensure_model
+print(ensure_model(Path(".cachewise/models"), this_cpu().layers))')
 chmod -R a+rX "$CACHEWISE_MODEL_DIR"  # safetensors writes files for their owner only
 # A pool of 3,072 tokens: eight sessions of up to 1,500 do not fit, so blocks are evicted and computed again.
 CACHEWISE_ENGINE_CONFIG=$work/engine.yaml

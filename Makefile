@@ -8,6 +8,9 @@ PACKAGES := proto services/predictor services/engine_hook bench
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --progress-bar off --no-compile -q
 SOURCES := proto services bench tests deploy
 
+# Where it is set, each of vLLM's processes would compile its imports anew: half a minute and more, three times a server.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup demo test test-slow test-vllm bench check proto lock clean
 
 setup: $(VENV)/.ready

@@ -18,9 +18,9 @@ class Cpu:
 
 
 _USUAL = Cpu("auto", layers=8)
-_WITHOUT_AVX512 = Cpu("float32", layers=3)
+_WITHOUT_AVX512 = Cpu("float32", layers=2)
 """There a product of bfloat16 matrices takes up to a hundred times as long as one of float32, and
-that still two to three times as long as elsewhere."""
+that still three times as long as elsewhere."""
 
 
 def fit(cpuinfo: str) -> Cpu:

@@ -56,7 +56,8 @@ async def run_agents(
 ) -> list[Request]:
     """Runs all sessions to their ends; every second one reads its answers as streams."""
     timeout = aiohttp.ClientTimeout(total=server.request_timeout_s)
-    connector = aiohttp.TCPConnector(limit=0)
+    # A connection per request: a server closes those that are idle for some seconds, like agents.
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
     begin = time.monotonic()
     async with aiohttp.ClientSession(
         server.base_url, headers=server.headers, timeout=timeout, connector=connector

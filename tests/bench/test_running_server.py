@@ -40,6 +40,7 @@ class ObedientServer:
         self.max_model_len: int | None = 4_000
         self.bodies: list[dict[str, Any]] = []
         self.session_ids: set[str] = set()
+        self.connections: list[Any] = []
 
     async def list_models(self, request: web.Request) -> web.Response:
         if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
@@ -50,6 +51,8 @@ class ObedientServer:
     async def chat(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.bodies.append(body)
+        assert request.transport is not None
+        self.connections.append(request.transport.get_extra_info("peername"))
         self.session_ids.add(request.headers["X-Session-ID"])
         (text,) = body["structured_outputs"]["choice"]
         usage: dict[str, Any] = {"prompt_tokens": 100, "completion_tokens": 7}
@@ -108,6 +111,14 @@ async def test_all_requests_are_answered_and_what_is_not_told_is_not_known(
     unknown = ("prefix_hit_rate", "evicted_blocks", "recomputed_tokens", "lost_events")
     assert [getattr(run.result, name) for name in unknown] == [None] * 4
     assert run.result.forecasts_delivered is None and run.samples == ()
+
+
+async def test_no_request_goes_over_a_connection_that_the_server_may_be_closing(
+    tiny_model: Path,
+) -> None:
+    server = ObedientServer()
+    await measured(server, tiny_model)
+    assert len(set(server.connections)) == len(server.connections) == len(server.bodies) > 0
 
 
 async def test_hits_are_told_by_the_answers(tiny_model: Path) -> None:

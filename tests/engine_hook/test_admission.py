@@ -1,18 +1,23 @@
 from __future__ import annotations
 
+from itertools import count
+from typing import Any
+
 from cachewise_engine_hook.admission import PATIENCE_S, SWAP_SHARE, ActiveSet, Candidate
+from cachewise_engine_hook.standing import LIKE_ALL
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine_hook.test_room import room_of
 
 POOL = 100
+_ARRIVALS = count()
 LONG_ENOUGH_S = PATIENCE_S[0]
 """Patience where computing costs nothing."""
 
 
 def waits(session: str, missing: int, waited_s: float, must_run: bool = False, now: float = 0.0):
-    return Candidate(session, missing, now - waited_s, must_run)
+    return Candidate(0, LIKE_ALL, missing, next(_ARRIVALS), session, now - waited_s, must_run)
 
 
 class Pool:
@@ -161,8 +166,8 @@ def test_patience_grows_with_what_the_parked_would_cost() -> None:
 
 
 def test_two_requests_of_one_session_are_one_candidate() -> None:
-    joined = waits("a", 60, 1.0).joined(waits("a", 50, 2.0, must_run=True))
-    assert joined == waits("a", 60, 2.0, must_run=True)
+    first, second = waits("a", 60, 1.0), waits("a", 50, 2.0, must_run=True)
+    assert first.joined(second) == first._replace(since=second.since, must_run=True)
 
 
 def test_whoever_has_waited_long_enough_displaces_even_a_session_that_returns_soon() -> None:
@@ -194,7 +199,12 @@ class SortedActiveSet(ActiveSet):
         return super()._park(entering, running)
 
     def _enter(self, parked: list[Candidate], needed: int, idle_s: float | None) -> None:
-        for candidate in sorted(parked, key=self._order_of_entry):
+        def order_of_entry(candidate: Candidate) -> Any:
+            if self._now - candidate.since >= self._patience_s:
+                return (candidate.priority, False, candidate.since, candidate.order)
+            return (candidate.priority, True, *candidate)
+
+        for candidate in sorted(parked, key=order_of_entry):
             super()._enter([candidate], needed, idle_s)
             if candidate.session not in self._active:
                 return
@@ -214,3 +224,20 @@ def test_who_enters_is_who_would_enter_if_all_were_sorted(steps, held, waits) ->
         parked = [pool.step(*waiting, running=running, now=now) for pool in (heap, by_sorting)]
         assert parked[0] == parked[1]
         assert heap.active.displaced == by_sorting.active.displaced
+
+
+@given(st.lists(st.tuples(st.booleans(), candidates), max_size=8))
+def test_whoever_becomes_active_or_parked_is_told_also_where_it_was_forgotten_between(
+    steps: list[tuple[bool, list[Candidate]]],
+) -> None:
+    """The waiting queue asks again of these only: what it knows must be right for all others."""
+    pool, known = Pool({}), dict.fromkeys("abcdefgh", False)
+    for forgets, waiting in steps:
+        if forgets:
+            for session in "abcd":
+                pool.active.forget(session)
+                known[session] = session in pool.active  # its next request comes right then
+        active = pool.step(*waiting)
+        for session in pool.active.take_changed():
+            known[session] = session in active
+        assert {s for s, is_known in known.items() if is_known} == active

@@ -48,15 +48,17 @@ class Waiting:
 
     def anew(self) -> dict[str, Candidate]:
         found: dict[str, Candidate] = {}
-        for request, missing, since in self.queue.waiting():
+        for request_id in self.queue.request_ids():
+            request, missing, since, order = self.queue.waiting(request_id)
             if (session := self.requests.session(request.request_id)) is not None:
                 one = Candidate(
-                    session,
-                    missing + output_blocks(request, BLOCK),
-                    since,
-                    request.num_preemptions > 0,
                     0,
                     self.standings.of(request),
+                    missing + output_blocks(request, BLOCK),
+                    order,
+                    session,
+                    since,
+                    request.num_preemptions > 0,
                 )
                 found[session] = one.joined(found[session]) if session in found else one
         return found

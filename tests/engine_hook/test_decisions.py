@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 from cachewise_engine_hook.admission import Candidate
+from cachewise_engine_hook.block_groups import Groups
 from cachewise_engine_hook.decisions import DecisionTrace
 from cachewise_engine_hook.room import Room
+from cachewise_engine_hook.standing import LIKE_ALL
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,9 +17,9 @@ def decide(
     trace: DecisionTrace, now: float, active_before: str, waiting: str, active_after: str
 ) -> None:
     """One decision of admission: letters are sessions; each lacks ten blocks and came at 0."""
-    candidates = [Candidate(s, 10, 0.0) for s in waiting]
+    candidates = [Candidate(0, LIKE_ALL, 10, ord(s), s, 0.0) for s in waiting]
     inside = trace.waiting_inside(candidates, active_before.__contains__)
-    trace.admission(now, candidates, inside, active_after.__contains__, Room(7, lambda session: ()))
+    trace.admission(now, candidates, inside, active_after.__contains__, Room(7, Groups()))
 
 
 def test_a_session_is_parked_once_and_enters_once() -> None:

@@ -12,7 +12,7 @@ def room_of(free_blocks: int, held: list[tuple[frozenset[str], int]]) -> Room:
     for owners, blocks in held:
         groups.add(group := Group(owners))
         group.blocks = dict.fromkeys(range(blocks))
-    return Room(free_blocks, groups.of)
+    return Room(free_blocks, groups)
 
 
 sessions = st.sampled_from("abcd")
@@ -23,11 +23,13 @@ holdings = st.lists(
 )
 
 
-@given(holdings, st.lists(st.tuples(sessions, st.booleans()), max_size=12))
+@given(holdings, st.sets(sessions), st.lists(st.tuples(sessions, st.booleans()), max_size=12))
 def test_room_is_what_no_active_session_owns(
-    held: list[tuple[frozenset[str], int]], moves: list[tuple[str, bool]]
+    held: list[tuple[frozenset[str], int]], active: set[str], moves: list[tuple[str, bool]]
 ) -> None:
-    room, active = room_of(100, held), set[str]()
+    room = room_of(100, held)
+    room.begin(active)
+    assert room.blocks == 100 - sum(n for owners, n in held if owners & active)
     for session, enters in moves:
         if enters and session not in active:
             active.add(session)
@@ -36,12 +38,18 @@ def test_room_is_what_no_active_session_owns(
             active.remove(session)
             room.leaves(session)
         assert room.blocks == 100 - sum(n for owners, n in held if owners & active)
-    assert all(room.has(s) == any(s in owners for owners, _ in held) for s in "abcd")
+    assert room.owners_among(set("abcd")) == set().union(*(owners for owners, _ in held))
 
 
 def test_claimed_blocks_are_room_until_their_session_is_active() -> None:
     room = room_of(10, [(frozenset("a"), 4)])
     room.add("a", 5)
     assert room.blocks == 15
+    room.begin(set())
     room.enters("a")
     assert room.blocks == 6
+    room = room_of(10, [(frozenset("a"), 4)])
+    room.add("b", 5)
+    assert room.owners_among(set("bc")) == {"b"}
+    room.begin(set("b"))
+    assert room.blocks == 10

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from cachewise_engine_hook.admission import ActiveSet, Candidate
+from cachewise_engine_hook.block_groups import Groups
 from cachewise_engine_hook.readings import Readings
 from cachewise_engine_hook.room import Room
 from cachewise_engine_hook.scheduler import CacheWiseScheduler
@@ -182,9 +183,9 @@ def test_what_is_no_class_and_no_tenant_is_counted_and_changes_nothing(given) ->
 
 def test_admission_lets_the_better_standing_in_first_whatever_it_lacks() -> None:
     active = ActiveSet(0.1, 100, lambda s, now: 0.0, lambda s: 1.0)
-    batch = Candidate("batch", 10, 1.0, standing=Standing(2))
-    interactive = Candidate("interactive", 60, 1.0, standing=Standing(0))
-    active.update(0.0, [batch, interactive], {"other"}, Room(70, lambda session: ()))
+    batch = Candidate(0, Standing(2), 10, 1, "batch", 1.0)
+    interactive = Candidate(0, Standing(0), 60, 2, "interactive", 1.0)
+    active.update(0.0, [batch, interactive], {"other"}, Room(70, Groups()))
     assert "interactive" in active and "batch" not in active
 
 

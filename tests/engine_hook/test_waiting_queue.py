@@ -4,7 +4,11 @@ from dataclasses import dataclass
 
 import pytest
 from cachewise_engine_hook.check import replacement_problems
-from cachewise_engine_hook.waiting_queue import LOOKED_UP_PER_STEP, PrefixAwareQueue
+from cachewise_engine_hook.waiting_queue import (
+    LOOKED_UP_IN_HASTE,
+    LOOKED_UP_PER_STEP,
+    PrefixAwareQueue,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from vllm.v1.core.sched.request_queue import RequestQueue
@@ -158,3 +162,74 @@ def test_without_pressure_the_order_is_that_of_arrival() -> None:
     queue = make_queue(Waiting("a", 9), Waiting("b", 2))
     queue.in_arrival_order = True
     assert drain(queue) == ["a", "b"]
+
+
+events = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["arrive", "arrive", "step", "pop", "skip", "leave", "change", "decide", "reorder"]
+        ),
+        st.integers(0, 7),
+        st.integers(0, 9),
+    ),
+    max_size=40,
+)
+
+
+def move(queue: PrefixAwareQueue[Waiting], what: str, request: Waiting, now: float) -> None:
+    """What happens to a queue, where it can: an arrival only of a request that does not wait."""
+    name, is_waiting = request.request_id, request.request_id in queue.request_ids()
+    if what == "arrive" and not is_waiting:
+        queue.add_request(request)
+    elif what == "step":
+        queue.end_step()
+        queue.begin_step(now)
+    elif what in ("pop", "skip") and queue:
+        popped = queue.pop_request()
+        if what == "skip":
+            queue.prepend_request(popped)
+    elif what == "leave" and is_waiting:
+        queue.remove_request(request)
+    elif what == "change":
+        queue.look_up_again([name])
+    elif what == "decide":
+        queue.decide_again([name])
+    elif what == "reorder":
+        queue.in_arrival_order = not queue.in_arrival_order
+
+
+@given(events, st.integers(1, 3), st.sampled_from([3.0, 1e9]))
+def test_the_order_that_is_kept_is_that_of_sorting_anew(
+    moves: list[tuple[str, int, int]], most: int, longest_s: float
+) -> None:
+    """Of two queues that see the same, one sorts all anew whenever it is asked."""
+    asleep: set[str] = set()
+    kept, anew = (make_queue(max_overtakes=most, max_wait_s=longest_s) for _ in range(2))
+    kept.is_eligible = anew.is_eligible = lambda r: r.request_id not in asleep
+    requests = [Waiting(f"{i}", num_preemptions=i == 7) for i in range(8)]
+    for moment, (what, number, missing) in enumerate(moves):
+        request = requests[number]
+        if what == "decide":
+            asleep ^= {request.request_id}
+        elif what in ("change", "arrive"):
+            request.missing = missing
+        for queue in (kept, anew):
+            move(queue, what, request, float(moment))
+        anew._order = None
+        assert bool(kept) == bool(anew) and kept.request_ids() == anew.request_ids()
+        assert not kept or kept.peek_request() is anew.peek_request()
+    assert kept.overtakes == anew.overtakes
+
+
+def test_what_was_lost_for_everybody_is_looked_up_within_a_few_steps() -> None:
+    queue, asked, requests = counted_queue(1000)
+    queue.peek_request()
+    asked.clear()
+    queue.look_up_all_again()
+    queue.peek_request()
+    steps = 0
+    while len(set(asked)) < len(requests):
+        queue.begin_step(0.0)
+        queue.peek_request()
+        steps += 1
+    assert steps < 1000 / LOOKED_UP_IN_HASTE and len(asked) == len(requests)

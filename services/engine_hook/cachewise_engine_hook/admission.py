@@ -33,8 +33,9 @@ from collections.abc import Callable, Collection
 from heapq import heapify, heappop
 from typing import NamedTuple
 
+from cachewise_engine_hook.block_groups import Groups
 from cachewise_engine_hook.room import Room
-from cachewise_engine_hook.standing import LIKE_ALL, Standing
+from cachewise_engine_hook.standing import Standing
 
 OUTPUT_TOKENS = 1_000
 """Room kept for an answer; max_tokens says little, it is mostly the model's limit."""
@@ -51,29 +52,32 @@ PATIENCE_S = (10.0, 1800.0)
 
 
 class Candidate(NamedTuple):
-    """A session with waiting requests, as admission sees it."""
+    """A session with waiting requests, as admission sees it. The lower enters first."""
 
-    session: str
+    priority: int
+    """vLLM's, where it decides: the lower goes first, whatever it needs."""
+    standing: Standing
+    """Its class and its tenant's: the lower goes first among those of equal priority."""
     missing_blocks: int
     """a_i: blocks to be allocated before it can answer."""
+    order: int
+    """Its place in the order of arrival."""
+    session: str
     since: float
     """When its request came, the oldest one's, in seconds of the engine's clock."""
     must_run: bool = False
     """Preempted: it was active and lost its blocks through no fault of its own."""
-    priority: int = 0
-    """vLLM's, where it decides: the lower goes first, whatever it needs."""
-    standing: Standing = LIKE_ALL
-    """Its class and its tenant's: the lower goes first among those of equal priority."""
 
     def joined(self, other: Candidate) -> Candidate:
         """Two requests of one session, which share their prefix, as one."""
         return Candidate(
-            self.session,
-            max(self.missing_blocks, other.missing_blocks),
-            min(self.since, other.since),
-            self.must_run or other.must_run,
             min(self.priority, other.priority),
             min(self.standing, other.standing),
+            max(self.missing_blocks, other.missing_blocks),
+            min(self.order, other.order),
+            self.session,
+            min(self.since, other.since),
+            self.must_run or other.must_run,
         )
 
 
@@ -103,7 +107,11 @@ class ActiveSet:
         self._idle_since: float | None = None
         """Since when nobody runs or enters, though somebody waits."""
         self._active: set[str] = set()
-        self._room = Room(pool_blocks, lambda session: ())
+        self._told: set[str] = set()
+        """The active ones when take_changed was last asked."""
+        self._forgotten: set[str] = set()
+        """Since then."""
+        self._room = Room(pool_blocks, Groups())
         self._now, self._here = 0.0, set[str]()
         """Of the update that goes on: its moment, and the sessions with a request in the engine."""
         self._known_away: list[tuple[float, str]] | None = None
@@ -114,9 +122,17 @@ class ActiveSet:
     def __len__(self) -> int:
         return len(self._active)
 
+    def take_changed(self) -> set[str]:
+        """The sessions that have become active, or are so no more, since this was last asked."""
+        changed = self._forgotten | (self._told ^ self._active)
+        self._told, self._forgotten = set(self._active), set()
+        return changed
+
     def forget(self, session: str) -> None:
         """The session has ended, or the table has dropped it."""
-        self._active.discard(session)
+        if session in self._active:
+            self._active.remove(session)
+            self._forgotten.add(session)
 
     def update(
         self,
@@ -134,23 +150,21 @@ class ActiveSet:
         are away only those that own a free block stay active.
         """
         here = running | {c.session for c in waiting}
-        self._room = room
-        self._active = {s for s in self._active if s in here or room.has(s)}
-        self._active |= running | {c.session for c in waiting if c.must_run}
-        for session in self._active:
-            room.enters(session)
-        self._now, self._here, self._known_away = now, here, None
-        entering = [c for c in waiting if c.session in self._active]
-        self.is_pressed = room.blocks < self._slack + sum(c.missing_blocks for c in waiting)
+        self._room, self._now, self._here, self._known_away = room, now, here, None
+        active = self._active = (self._active & here) | room.owners_among(self._active)
+        active |= running | {c.session for c in waiting if c.must_run}
+        room.begin(active)
+        entering = [c for c in waiting if c.session in active]
+        self.is_pressed = room.blocks < self._slack + sum([c.missing_blocks for c in waiting])
         needed = self._park(entering, running)
-        parked = [c for c in waiting if c.session not in self._active]
-        swap_s = seconds_per_block * sum(c.missing_blocks for c in parked)
+        parked = [c for c in waiting if c.session not in active]
+        swap_s = seconds_per_block * sum([c.missing_blocks for c in parked])
         shortest_s, longest_s = PATIENCE_S
         self._patience_s = min(max(swap_s / self._swap_share, shortest_s), longest_s)
         self._enter(parked, needed, self._idle_s(waiting, bool(running or entering)))
-        if here & self._active:
+        if not here.isdisjoint(active):
             self._idle_since = None
-        self.parked = len(here - self._active)
+        self.parked = len(here - active)
 
     # ---- steps ----------------------------------------------------------------------------------
 
@@ -177,7 +191,7 @@ class ActiveSet:
             self._outgrown(session)
             if self._room.blocks >= needed:
                 return needed
-        for candidate in sorted(entering, key=_dispensability, reverse=True):
+        for candidate in sorted(entering, reverse=True):
             if self._room.blocks >= needed or len(self._active) == 1:
                 break
             if not candidate.must_run and candidate.session not in running:
@@ -193,26 +207,22 @@ class ActiveSet:
     def _enter(self, parked: list[Candidate], needed: int, idle_s: float | None) -> None:
         """Lets parked sessions in, one by one in the order of entry, while there is room."""
         full_payback = PAYBACK if idle_s is None else PAYBACK_WHEN_IDLE
+        impatient = [c for c in parked if self._now - c.since >= self._patience_s]
+        impatient.sort(key=lambda c: (c.priority, c.since, c.order), reverse=True)
         # A heap, since nearly always only the first few are asked for.
-        in_order = [(self._order_of_entry(c), i) for i, c in enumerate(parked)]
-        heapify(in_order)
-        while in_order:
-            candidate = parked[heappop(in_order)[1]]
-            payback = 0.0 if self._is_impatient(candidate) else full_payback
+        patient = [c for c in parked if self._now - c.since < self._patience_s]
+        heapify(patient)
+        while impatient or patient:
+            if impatient and (not patient or impatient[-1].priority <= patient[0].priority):
+                candidate, payback = impatient.pop(), 0.0
+            else:
+                candidate, payback = heappop(patient), full_payback
             alone = not self._active
             self._enters(candidate.session)  # room now counts what it holds already
             needed += candidate.missing_blocks
             if not alone and not self._displace(candidate, needed, payback, idle_s or 0.0):
                 self._leaves(candidate.session)
                 return
-
-    def _order_of_entry(self, candidate: Candidate) -> tuple[int, bool, Standing, float]:
-        if self._is_impatient(candidate):
-            return (candidate.priority, False, LIKE_ALL, candidate.since)
-        return (candidate.priority, True, candidate.standing, candidate.missing_blocks)
-
-    def _is_impatient(self, candidate: Candidate) -> bool:
-        return self._now - candidate.since >= self._patience_s
 
     def _displace(
         self,
@@ -273,8 +283,3 @@ class ActiveSet:
     def _leaves(self, session: str) -> None:
         self._active.discard(session)
         self._room.leaves(session)
-
-
-def _dispensability(candidate: Candidate) -> tuple[int, Standing, int]:
-    """The larger, the sooner it is parked where the active sessions have outgrown the pool."""
-    return (candidate.priority, candidate.standing, candidate.missing_blocks)

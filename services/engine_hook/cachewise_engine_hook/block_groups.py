@@ -7,6 +7,7 @@ head, in whatever order they came back (a KV connector keeps some of them for a 
 from __future__ import annotations
 
 from collections.abc import Collection
+from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 from cachewise_engine_hook.sessions import is_everybodys
@@ -96,6 +97,10 @@ class Groups:
     def of(self, owner: str) -> Collection[Group]:
         """Those that the owner has a part in."""
         return self._of.get(owner, ())
+
+    def owners(self) -> AbstractSet[str]:
+        """All that have a part in one."""
+        return self._of.keys()
 
     def add(self, group: Group) -> None:
         """It is empty, and about to be filled; none of the same owners is here."""

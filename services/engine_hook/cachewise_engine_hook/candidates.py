@@ -1,13 +1,14 @@
 """The sessions that wait, as admission sees them: one candidate for all requests of a session.
 
 Of a thousand that wait, next to nothing changes from one decision to the next: a candidate is made
-anew only where its request has come, was preempted, misses other blocks than before, or stands
-otherwise.
+anew only where its request has come, was preempted or misses other blocks than before; all of them
+only while standings differ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import reduce
 from typing import Generic, Protocol, TypeVar
 
 from cachewise_engine_hook.admission import Candidate
@@ -36,43 +37,46 @@ class Candidates(Generic[R]):
     ) -> None:
         self._queue, self._requests, self._standings = queue, requests, standings
         self._block_size = block_size
-        self._known: dict[str, tuple[int, Candidate]] = {}
-        """What each request missed, and the candidate that it was alone."""
+        self._alone: dict[str, Candidate] = {}
+        """What each waiting request that names a session would be alone."""
+        self._of: dict[str, Candidate] = {}
+        """By session."""
+        self._differed = False
+        """Whether standings did, at the last decision."""
 
     def now(self) -> Collection[Candidate]:
-        """One for each session."""
-        before, known = self._known, dict[str, tuple[int, Candidate]]()
-        waiting: dict[str, Candidate] = {}
-        standing_of = self._standings.of
-        for request, missing, since in self._queue.waiting():
-            request_id = request.request_id
-            made = before.get(request_id)
-            if made is None or not (
-                made[0] == missing
-                and made[1].since == since
-                and made[1].must_run == (request.num_preemptions > 0)
-                and made[1].standing == standing_of(request)
-            ):
-                made = self._made(request, missing, since)
-            if made is None:
-                continue
-            known[request_id] = made
-            candidate = made[1]
-            other = waiting.setdefault(candidate.session, candidate)
-            if other is not candidate:
-                waiting[candidate.session] = candidate.joined(other)
-        self._known = known
-        return waiting.values()
+        """One for each session, in no particular order."""
+        changed = self._queue.take_changed()
+        if self._standings.differ or self._differed:
+            changed.update(self._queue.request_ids())
+            self._differed = self._standings.differ
+        for session in {s for request_id in changed if (s := self._renew(request_id)) is not None}:
+            self._join(session)
+        return self._of.values()
 
-    def _made(self, request: R, missing: int, since: float) -> tuple[int, Candidate] | None:
-        if (session := self._requests.session(request.request_id)) is None:
-            return None
-        candidate = Candidate(
-            session,
-            missing + output_blocks(request, self._block_size),
-            since,
-            request.num_preemptions > 0,
-            self._queue.priority(request),
-            self._standings.of(request),
-        )
-        return missing, candidate
+    # ---- steps ----------------------------------------------------------------------------------
+
+    def _renew(self, request_id: str) -> str | None:
+        """Its session, whose candidate may be another one now."""
+        before = self._alone.pop(request_id, None)
+        session = self._requests.session(request_id) or (before and before.session)
+        if session is not None and (waiting := self._queue.waiting(request_id)) is not None:
+            request, missing, since, order = waiting
+            self._alone[request_id] = Candidate(
+                self._queue.priority(request),
+                self._standings.of(request),
+                missing + output_blocks(request, self._block_size),
+                order,
+                session,
+                since,
+                request.num_preemptions > 0,
+            )
+        return session
+
+    def _join(self, session: str) -> None:
+        alone = self._alone
+        of_session = [c for i in self._requests.of(session) if (c := alone.get(i)) is not None]
+        if of_session:
+            self._of[session] = reduce(Candidate.joined, of_session)
+        else:
+            self._of.pop(session, None)

@@ -147,7 +147,7 @@ class PredictiveFreeQueue:
 
     def room(self) -> Room:
         """All free blocks, and whose they are; nobody is active yet."""
-        return Room(self.num_free_blocks, self._groups.of)
+        return Room(self.num_free_blocks, self._groups)
 
     def forget_contents(self) -> None:
         """All blocks have lost their content (vLLM's reset_prefix_cache), and so their owners."""

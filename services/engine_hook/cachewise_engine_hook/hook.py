@@ -217,9 +217,10 @@ class EngineHook:
         )
         if self.trace is not None:
             self.trace.admission(now, waiting, inside, self._is_active, room)
+        for key in self.active.take_changed():
+            self.waiting_queue.decide_again(self.requests.of(key))
         if self.mode == "full":
             self.waiting_queue.in_arrival_order = not self.active.is_pressed
-            self.waiting_queue.decide_anew()
 
     def _growth(self, running: Iterable[Request]) -> int:
         """Blocks that these requests will still take."""

@@ -91,8 +91,13 @@ class Standings:
         if self._here[tenant] <= 0:
             del self._here[tenant]
 
+    @property
+    def differ(self) -> bool:
+        """Whether not all requests stand alike; they may, then, stand otherwise at any moment."""
+        return bool(self._named or self._service)
+
     def of(self, request: StandingRequest) -> Standing:
-        if not self._named and not self._service:
+        if not self.differ:
             return LIKE_ALL
         request_class, tenant = self._named.get(request.request_id, (_DEFAULT_CLASS, _NO_TENANT))
         quanta = int(self._share(tenant) // QUANTUM_TOKENS) if self._service else 0

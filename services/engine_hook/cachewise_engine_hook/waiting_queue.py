@@ -11,6 +11,10 @@ The order is by tuples (priority, not preempted, not due, standing, a_i, arrival
 when it is first asked for, and again when the session has lost blocks or got some (look_up_again);
 what others bring into the pool, such as a system prompt, is noticed in turns, a few requests per
 step. The look-up has no side effects on vLLM's hit statistics.
+
+Of a thousand that wait, next to nothing changes from one step to the next: so the order is kept, a
+request whose place has changed is sorted in again, and only standings that differ, or a change
+between this order and that of arrival, have all sorted anew.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -25,6 +30,8 @@ from typing import Generic, Protocol, TypeVar
 from cachewise_engine_hook.standing import LIKE_ALL, Standing
 
 LOOKED_UP_PER_STEP = 8
+LOOKED_UP_IN_HASTE = 100
+"""At once, and per step from then on, when something was lost that is everybody's."""
 
 
 class WaitingRequest(Protocol):
@@ -39,6 +46,8 @@ class WaitingRequest(Protocol):
 R = TypeVar("R", bound=WaitingRequest)
 
 _Key = tuple[int, bool, bool, Standing, float, int]
+_MOST_VOID = 16
+"""Of the places in the order that are void, and as many as are not, before they are taken out."""
 
 
 @dataclass(slots=True)
@@ -50,6 +59,12 @@ class _Entry(Generic[R]):
     overtakes: int = 0
     missing_blocks: int | None = None
     """a_i, once somebody has asked; None when it must be looked up again."""
+    key: _Key | None = None
+    """By which it stands in the order; what the order has by another key is void."""
+
+
+_Place = tuple[_Key, int, _Entry[R]]
+"""In the order: the key, a number that no other has, and whose it is."""
 
 
 class PrefixAwareQueue(Generic[R]):
@@ -65,7 +80,7 @@ class PrefixAwareQueue(Generic[R]):
         """missing_blocks: a_i of a request now, in blocks."""
         self.is_eligible: Callable[[R], bool] = lambda request: True
         """Whether admission lets the request run; the queue is "empty" when it lets none. It is
-        asked of a request when it comes in, and of all after decide_anew."""
+        asked of a request when it comes in, and in decide_again."""
         self.standing: Callable[[R], Standing] = lambda request: LIKE_ALL
         self.in_arrival_order = False
         """While the pool has room for everybody nothing is reordered: the queue is stock vLLM's."""
@@ -80,41 +95,55 @@ class PrefixAwareQueue(Generic[R]):
         self._may_run: dict[str, _Entry[R]] = {}
         """Those of the entries that are eligible."""
         self._popped: dict[str, _Entry[R]] = {}
-        self._order: list[tuple[_Key, _Entry[R]]] | None = None
+        self._order: list[_Place[R]] | None = None
         """A heap of those that may run, made when the order is asked for."""
+        self._unsorted: dict[str, _Entry[R]] = {}
+        """Those of them that are to be sorted in again when it is asked for next."""
+        self._sorted = 0
+        self._has_standings = self._is_by_arrival = False
+        """Of the order: whether a standing has a say in it, and in_arrival_order."""
+        self._not_due: deque[_Entry[R]] = deque()
+        """Those that have not waited for max_wait_s, and some that have left; the oldest first."""
+        self._changed: set[str] = set()
         self._arrivals = 0
         self._round: Iterator[_Entry[R]] = iter(())
         """Goes round the entries, a few per step."""
+        self._hasty = 0
+        """Entries that are still to be looked up in haste."""
 
     def begin_step(self, now: float) -> None:
-        """Clocks have moved: the order is made anew when next asked for."""
+        """Clocks have moved."""
         self.now = now
         self._popped.clear()
         if not self._entries:
             return
-        self._order = None
-        for _ in range(min(LOOKED_UP_PER_STEP, len(self._entries))):
-            if (entry := next(self._round, None)) is None:
-                self._round = iter(list(self._entries.values()))
-                continue
-            entry.missing_blocks = None
+        if self._has_standings:
+            self._order = None
+        while self._not_due and now - self._not_due[0].since >= self._max_wait_s:
+            self._sort_again(self._not_due.popleft())
+        self._look_up_some(LOOKED_UP_IN_HASTE if self._hasty > 0 else LOOKED_UP_PER_STEP)
 
-    def decide_anew(self) -> None:
-        """Admission has decided."""
-        entries = self._entries
-        self._may_run = {i: e for i, e in entries.items() if self.is_eligible(e.request)}
-        self._order = None
+    def decide_again(self, request_ids: Iterable[str]) -> None:
+        """Admission has decided otherwise of these requests, if they wait."""
+        for request_id in request_ids:
+            if (entry := self._entries.get(request_id)) is not None:
+                self._place(entry)
 
     def look_up_again(self, request_ids: Iterable[str]) -> None:
         """What is missing has changed for these requests, if they wait."""
         for request_id in request_ids:
             if (entry := self._entries.get(request_id)) is not None:
-                entry.missing_blocks, self._order = None, None
+                self._forget_missing(entry)
 
     def look_up_all_again(self) -> None:
-        for entry in self._entries.values():
-            entry.missing_blocks = None
-        self._order = None
+        """Of many the first at once, and the rest within the next steps."""
+        self._round, self._hasty = iter(list(self._entries.values())), len(self._entries)
+        self._look_up_some(LOOKED_UP_IN_HASTE)
+
+    def take_changed(self) -> set[str]:
+        """Requests that have come or left, or miss other blocks, since this was last asked."""
+        changed, self._changed = self._changed, set()
+        return changed
 
     def end_step(self) -> list[tuple[R, float]]:
         """Counts who was overtaken; returns the admitted requests with their seconds of waiting."""
@@ -126,18 +155,22 @@ class PrefixAwareQueue(Generic[R]):
         least = min(known, default=math.inf)
         self.out_of_order += sum(least < (entry.missing_blocks or 0) for entry in admitted)
         arrived = sorted(entry.order for entry in admitted)
-        for entry in self._entries.values():
+        latest = arrived[-1]
+        for entry in [e for e in self._entries.values() if e.order < latest]:
             ahead = len(arrived) - bisect_right(arrived, entry.order)
-            entry.overtakes += ahead
             self.overtakes += ahead
+            was_due = entry.overtakes >= self._max_overtakes
+            entry.overtakes += ahead
+            if not was_due and entry.overtakes >= self._max_overtakes:
+                self._sort_again(entry)
         return [(entry.request, self.now - entry.since) for entry in admitted]
 
-    def waiting(self) -> list[tuple[R, int, float]]:
-        """Each waiting request with its a_i and the moment when it came."""
-        return [
-            (e.request, self._missing(e) if (m := e.missing_blocks) is None else m, e.since)
-            for e in self._entries.values()
-        ]
+    def waiting(self, request_id: str) -> tuple[R, int, float, int] | None:
+        """The request with its a_i, the moment when it came and its place in the order of arrival,
+        if it waits."""
+        if (entry := self._entries.get(request_id)) is None:
+            return None
+        return entry.request, self._missing(entry), entry.since, entry.order
 
     def priority(self, request: R) -> int:
         """vLLM's, the lower first; the same for all unless its policy is priority."""
@@ -155,7 +188,14 @@ class PrefixAwareQueue(Generic[R]):
 
     def add_request(self, request: R) -> None:
         self._arrivals += 1
-        self._insert(_Entry(request, self._arrivals, self.now))
+        entry = _Entry(request, self._arrivals, self.now)
+        self._insert(entry)
+        if len(self._not_due) > _MOST_VOID + 2 * len(self._entries):
+            waiting = self._entries
+            self._not_due = deque(
+                e for e in self._not_due if waiting.get(e.request.request_id) is e
+            )
+        self._not_due.append(entry)
 
     def peek_request(self) -> R:
         return self._front().request
@@ -163,10 +203,7 @@ class PrefixAwareQueue(Generic[R]):
     def pop_request(self) -> R:
         """The request that peek_request shows. It was admitted, unless it is prepended again."""
         entry = self._front()
-        assert self._order is not None
-        heapq.heappop(self._order)
-        del self._entries[entry.request.request_id]
-        del self._may_run[entry.request.request_id]
+        self._leaves(entry.request.request_id)
         self._popped[entry.request.request_id] = entry
         return entry.request
 
@@ -183,15 +220,12 @@ class PrefixAwareQueue(Generic[R]):
             self.prepend_request(request)
 
     def remove_request(self, request: R) -> None:
-        del self._entries[request.request_id]
-        self._may_run.pop(request.request_id, None)
-        self._order = None
+        self._leaves(request.request_id)
 
     def remove_requests(self, requests: Iterable[R]) -> None:
         for request in requests:
-            self._entries.pop(request.request_id, None)
-            self._may_run.pop(request.request_id, None)
-        self._order = None
+            if request.request_id in self._entries:
+                self._leaves(request.request_id)
 
     def __bool__(self) -> bool:
         return bool(self._may_run)
@@ -205,18 +239,72 @@ class PrefixAwareQueue(Generic[R]):
     # ---- steps ----------------------------------------------------------------------------------
 
     def _insert(self, entry: _Entry[R]) -> None:
-        self._entries[entry.request.request_id] = entry
+        request_id = entry.request.request_id
+        self._entries[request_id] = entry
+        self._changed.add(request_id)
+        self._place(entry)
+
+    def _leaves(self, request_id: str) -> None:
+        self._entries.pop(request_id).key = None
+        self._may_run.pop(request_id, None)
+        self._unsorted.pop(request_id, None)
+        self._changed.add(request_id)
+
+    def _place(self, entry: _Entry[R]) -> None:
+        """Puts it among those that may run, or takes it out."""
+        request_id = entry.request.request_id
+        entry.key = None
         if self.is_eligible(entry.request):
-            self._may_run[entry.request.request_id] = entry
-        self._order = None
+            self._may_run[request_id] = self._unsorted[request_id] = entry
+        else:
+            self._may_run.pop(request_id, None)
+            self._unsorted.pop(request_id, None)
+
+    def _forget_missing(self, entry: _Entry[R]) -> None:
+        entry.missing_blocks = None
+        self._changed.add(entry.request.request_id)
+        if not self._is_by_arrival:
+            self._sort_again(entry)
+
+    def _sort_again(self, entry: _Entry[R]) -> None:
+        request_id = entry.request.request_id
+        if self._may_run.get(request_id) is entry:
+            self._unsorted[request_id] = entry
+
+    def _look_up_some(self, count: int) -> None:
+        for _ in range(min(count, len(self._entries))):
+            self._hasty -= 1
+            if (entry := next(self._round, None)) is None:
+                self._round, self._hasty = iter(list(self._entries.values())), 0
+            elif self._entries.get(entry.request.request_id) is entry:
+                self._forget_missing(entry)
 
     def _front(self) -> _Entry[R]:
-        if self._order is None:
-            self._order = [(self._key(entry), entry) for entry in self._may_run.values()]
-            heapq.heapify(self._order)
-        if not self._order:
+        order = self._order
+        if order is None or self._is_by_arrival != self.in_arrival_order:
+            order = self._order = []
+            self._unsorted = dict(self._may_run)
+            self._has_standings, self._is_by_arrival = False, self.in_arrival_order
+        self._sort_in(order)
+        while order and order[0][2].key is not order[0][0]:
+            heapq.heappop(order)
+        if not order:
             raise IndexError("peek from an empty queue")
-        return self._order[0][1]
+        return order[0][2]
+
+    def _sort_in(self, order: list[_Place[R]]) -> None:
+        if len(order) + len(self._unsorted) > _MOST_VOID + 2 * len(self._may_run):
+            order[:] = [place for place in order if place[2].key is place[0]]
+            heapq.heapify(order)
+        are_many = len(self._unsorted) > len(order)
+        for entry in self._unsorted.values():
+            entry.key = self._key(entry)
+            self._sorted += 1
+            place = (entry.key, self._sorted, entry)
+            order.append(place) if are_many else heapq.heappush(order, place)
+        if are_many:
+            heapq.heapify(order)
+        self._unsorted.clear()
 
     def _key(self, entry: _Entry[R]) -> _Key:
         request = entry.request
@@ -226,7 +314,9 @@ class PrefixAwareQueue(Generic[R]):
         if entry.overtakes >= self._max_overtakes or self.now - entry.since >= self._max_wait_s:
             return (priority, True, False, LIKE_ALL, 0, entry.order)
         missing_blocks = 0 if self.in_arrival_order else self._missing(entry)
-        return (priority, True, True, self.standing(request), missing_blocks, entry.order)
+        standing = self.standing(request)
+        self._has_standings = self._has_standings or standing is not LIKE_ALL
+        return (priority, True, True, standing, missing_blocks, entry.order)
 
     def _missing(self, entry: _Entry[R]) -> int:
         if entry.missing_blocks is None:

@@ -11,14 +11,17 @@ from typing import Any
 import grpc
 import pytest
 from cachewise_predictor.errors import ConfigError
-from cachewise_predictor.rpc import SERVICE, RpcServer
+from cachewise_predictor.model import Model
+from cachewise_predictor.rpc import SERVICE, PredictorServicer, RpcServer
 from cachewise_predictor.service import Predictor
 from cachewise_proto import predictor_pb2 as pb
 from cachewise_proto.predictor_pb2_grpc import PredictorServiceStub
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from hypothesis import given
+from hypothesis import strategies as st
 
-from .conftest import KEY, Clock, sample
+from .conftest import KEY, Clock, interval, make_predictor, sample
 
 
 @pytest.fixture
@@ -88,6 +91,59 @@ async def test_an_ended_turn_is_forecast_until_the_next_one_starts(
     assert sample(predictor, "wait_seconds_sum") == 6.5
     assert sample(predictor, "tool_calls_total") == 1
     assert sample(predictor, "rpc_seconds_count", method="ForecastReuse") == 2
+
+
+def made_anew(predictor: Predictor) -> pb.SessionForecast:
+    """The answer for KEY, from a model that remembers nothing."""
+    state, model = predictor.sessions.get(KEY), predictor.model
+    assert state is not None and state.open is not None
+    anew, opened = Model(model.rows, model.clusters, model.digest), state.open
+    made = anew.forecast(KEY.tenant, opened.wait, opened.calls, state.recent)
+    return pb.SessionForecast(
+        tenant=KEY.tenant,
+        session=KEY.session,
+        turn=opened.turn,
+        elapsed_seconds=predictor.clock() - opened.opened_at,
+        outcome=pb.OUTCOME_TOOL,
+        forecast=pb.Forecast(
+            elapsed_seconds=made.elapsed_s,
+            remaining_seconds=made.remaining_s,
+            quantiles=[pb.Quantile(probability=p, wait_seconds=s) for p, s in made.quantiles],
+            source=pb.ForecastSource.Value(f"FORECAST_SOURCE_{made.source.name}"),
+            sample_count=made.sample_count,
+            model_version=made.model_version,
+        ),
+    )
+
+
+_steps = st.tuples(st.sampled_from(("Bash", "Read")), st.floats(0.1, 500.0), st.booleans())
+
+
+@given(st.lists(_steps, min_size=1, max_size=6))
+def test_an_answer_is_of_the_present_model_and_wait_whatever_was_asked_before(
+    steps: list[tuple[str, float, bool]],
+) -> None:
+    """Each turn is a new interval, each wait another piece of the session's evidence."""
+    clock = Clock()
+    predictor = make_predictor(clock)
+    servicer = PredictorServicer(predictor)
+    nobody = pb.ReuseQuery(tenant="acme", session="nobody")
+    queries = pb.ForecastReuseRequest(queries=[QUERY, nobody, QUERY])
+
+    async def run() -> None:
+        for number, (tool, wait_s, has_learned) in enumerate(steps):
+            turn = f"t{number}"
+            await servicer.ReportEvents(report(started(turn=turn), ended(tool, turn=turn)), None)
+            await servicer.ForecastReuse(queries, None)
+            clock.now += wait_s
+            if has_learned:
+                predictor.model = predictor.model.learn([interval(wait_s, tool)])
+            answer = await servicer.ForecastReuse(queries, None)
+            expected = made_anew(predictor)
+            unknown = pb.SessionForecast(tenant="acme", session="nobody")
+            assert list(answer.forecasts) == [expected, unknown, expected]
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(

@@ -131,10 +131,12 @@ class Quantile(NamedTuple):
     wait_s: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Forecast:
     """Expected remaining wait at each elapsed time, given that the wait is longer than that.
 
+    A model makes one per wait and remembers it; each is equal to itself only, for the hash of all
+    these numbers takes longer than to look up what is known of it.
     log_survival: of the whole wait, at survival.GRID_S; stays here, for quality.py.
     """
 
@@ -144,11 +146,10 @@ class Forecast:
     source: Source
     sample_count: int
     model_version: str
-    log_survival: NDArray[np.float32] = field(compare=False, repr=False)
+    log_survival: NDArray[np.float32] = field(repr=False)
 
 
-@dataclass(frozen=True)
-class SessionForecast:
+class SessionForecast(NamedTuple):
     """`forecast` and `wait` are None if the session has no open interval, and if it has ended."""
 
     key: SessionKey

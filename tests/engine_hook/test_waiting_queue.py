@@ -233,3 +233,15 @@ def test_what_was_lost_for_everybody_is_looked_up_within_a_few_steps() -> None:
         queue.peek_request()
         steps += 1
     assert steps < 1000 / LOOKED_UP_IN_HASTE and len(asked) == len(requests)
+
+
+def test_a_skipped_request_is_due_in_time_whatever_came_meanwhile() -> None:
+    queue = make_queue(*[Waiting(f"{i}") for i in range(40)], Waiting("old", 9), max_wait_s=10)
+    *_, skipped = [queue.pop_request() for _ in range(41)]
+    queue.add_request(Waiting("new", 1))
+    queue.prepend_request(skipped)
+    queue.begin_step(9.0)
+    queue.add_request(Waiting("newer", 0))
+    assert queue.peek_request().request_id == "newer"
+    queue.begin_step(10.0)
+    assert drain(queue) == ["old", "new", "newer"]

@@ -191,10 +191,8 @@ class PrefixAwareQueue(Generic[R]):
         entry = _Entry(request, self._arrivals, self.now)
         self._insert(entry)
         if len(self._not_due) > _MOST_VOID + 2 * len(self._entries):
-            waiting = self._entries
-            self._not_due = deque(
-                e for e in self._not_due if waiting.get(e.request.request_id) is e
-            )
+            here = self._entries | self._popped  # what was popped may be prepended again
+            self._not_due = deque(e for e in self._not_due if here.get(e.request.request_id) is e)
         self._not_due.append(entry)
 
     def peek_request(self) -> R:
@@ -301,7 +299,10 @@ class PrefixAwareQueue(Generic[R]):
             entry.key = self._key(entry)
             self._sorted += 1
             place = (entry.key, self._sorted, entry)
-            order.append(place) if are_many else heapq.heappush(order, place)
+            if are_many:
+                order.append(place)
+            else:
+                heapq.heappush(order, place)
         if are_many:
             heapq.heapify(order)
         self._unsorted.clear()
